@@ -1,5 +1,172 @@
-"""Settings: frozen dataclasses, TOML files, overrides; and the one kind of error that a user causes."""
+"""Settings: frozen dataclasses, TOML files, overrides; and the one kind of error that a user causes.
+
+Precedence: a field's default here < a TOML file < `--set section.key=value` and the named flags. A default is
+written once, in this file; the command line and the estimator take theirs from it.
+"""
+
+import dataclasses
+import difflib
+import math
+import os
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
+STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}
 
 
 class InputError(ValueError):
     """Bad input, told in one line that names the file, the value and what to do. The CLI exits with 2."""
+
+
+class ConfigError(InputError):
+    """A setting that is unknown or out of range."""
+
+
+def setting(default: Any, text: str) -> Any:
+    """A field with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
+def require(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, but is {value!r}")
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """What is done to every row before it is scored, in training and in prediction alike."""
+
+    unit_norm: bool = setting(True, "scale every row to length 1")
+    bias: float = setting(0.0, "value of an additional feature that every row has; 0 = none")
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.bias) and self.bias >= 0, "rows.bias", self.bias, "0 or more")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
+    k: int = setting(5, "train for the k labels at the top")
+    epochs: int = setting(5, "passes over the training rows")
+    eta: float = setting(0.5, "length of a step (sgd only: a perceptron's ranking does not depend on it)")
+    decay: str = setting("constant", "eta over time: constant, or sqrt = eta / sqrt(t)")
+    tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy")
+    radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
+    average_from: int = setting(1, "return the mean of all weights from this pass on; 0 = the last weights")
+    batch_rows: int = setting(32, "rows that are scored with the same weights")
+    heldout: float = setting(0.0, "share of the training rows that is held out and scored after every pass")
+    prune: float = setting(0.0, "drop weights smaller than this from the trained model")
+    seed: int = setting(0, "same seed and data = same bits, for any number of threads")
+    threads: int = setting(0, "threads; 0 = one for each core")
+
+    def __post_init__(self) -> None:
+        require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
+        require(self.decay in STEP_DECAYS, "train.decay", self.decay, "one of " + ", ".join(STEP_DECAYS))
+        for name, least in {
+            "k": 1,
+            "epochs": 1,
+            "average_from": 0,
+            "batch_rows": 1,
+            "seed": 0,
+            "threads": 0,
+        }.items():
+            value = getattr(self, name)
+            require(value >= least, f"train.{name}", value, f"{least} or more")
+        require(
+            self.average_from <= self.epochs, "train.average_from", self.average_from, "at most train.epochs"
+        )
+        require(math.isfinite(self.eta) and self.eta > 0, "train.eta", self.eta, "a positive number")
+        for name in ("tau", "radius", "prune"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, f"train.{name}", value, "0 or more")
+        require(0 <= self.heldout < 1, "train.heldout", self.heldout, "a share from 0 up to, but not, 1")
+
+    @property
+    def n_threads(self) -> int:
+        return self.threads or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of a run, by section."""
+
+    rows: RowsConfig = RowsConfig()
+    train: TrainConfig = TrainConfig()
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        return dataclasses.asdict(self)
+
+
+def from_dict(sections: dict[str, Any], source: str) -> RunConfig:
+    """A RunConfig from nested dictionaries; unknown names and wrong types are errors that name `source`."""
+    kinds = typing.get_type_hints(RunConfig)
+    parts = {}
+    for name, values in sections.items():
+        if name not in kinds:
+            raise ConfigError(f"{source}: no section {name!r}{_nearest(name, kinds)}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{source}: {name!r} is a section, write [{name}] or {name}.key = value")
+        parts[name] = _section(kinds[name], name, values, source)
+    return RunConfig(**parts)
+
+
+def _section(kind: Any, section: str, values: dict[str, Any], source: str) -> Any:
+    types_of = typing.get_type_hints(kind)
+    checked = {}
+    for name, value in values.items():
+        if name not in types_of:
+            raise ConfigError(f"{source}: no setting {section}.{name}{_nearest(name, types_of)}")
+        wanted = types_of[name]
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:
+            kind_name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
+            raise ConfigError(f"{source}: {section}.{name} must be {kind_name}, but is {value!r}")
+        checked[name] = value
+    try:
+        return kind(**checked)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+
+
+def load(path: Path | None, overrides: typing.Sequence[str] = ()) -> RunConfig:
+    """The settings of a TOML file (None = defaults) with `section.key=value` words on top."""
+    sections: dict[str, Any] = {}
+    if path is not None:
+        try:
+            sections = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+        from_dict(sections, str(path))  # so that an error names the file that has it
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            raise ConfigError(f"--set {word}: write --set section.key=value, for example --set train.eta=0.3")
+        sections.setdefault(section, {})[name] = _parse_value(text.strip())
+        from_dict(sections, f"--set {word}")
+    return from_dict(sections, str(path or "settings"))
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; what is none is text, so that --set train.algo=sgd-max needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def describe(section: type) -> dict[str, tuple[Any, str]]:
+    """Name -> (default, help text) of a section's settings."""
+    return {item.name: (item.default, item.metadata["help"]) for item in dataclasses.fields(section)}

@@ -1,0 +1,218 @@
+"""The slow reference: every formula in float64, as plainly as it can be written. Never optimise it.
+
+It is written from Kar, Narasimhan and Jain (ICML 2015), with their letters, and imports nothing of xmlpreck.
+s: scores of n items; y: their relevance; n_plus: how many are relevant; y_hat: the indices of a candidate's
+k ones. Order everywhere: higher score first, then lower index.
+"""
+
+import math
+from itertools import combinations as subsets
+from typing import NamedTuple
+
+import numpy as np
+
+
+def ranked(s, items):
+    return sorted(items, key=lambda i: (-s[i], i))
+
+
+def positives(s, y):
+    return ranked(s, [i for i in range(len(s)) if y[i]])
+
+
+def negatives(s, y):
+    return ranked(s, [i for i in range(len(s)) if not y[i]])
+
+
+def top_labels(scores, k):
+    return ranked(scores, range(len(scores)))[:k]
+
+
+def total(s, items):
+    return sum(float(s[i]) for i in items)
+
+
+def Delta(y, y_hat):
+    return sum(1 for i in y_hat if not y[i])
+
+
+def mistakes(s, y, k):
+    """prec@k, the loss: irrelevant items among the top k."""
+    return Delta(y, top_labels(s, k))
+
+
+def false_negatives(y, y_hat):
+    return [i for i in range(len(y)) if y[i] and i not in y_hat]
+
+
+def struct_brute(s, y, k):
+    pos = positives(s, y)
+    return max(Delta(y, y_hat) + total(s, y_hat) - total(s, pos) for y_hat in subsets(range(len(s)), k))
+
+
+def ramp_brute(s, y, k):
+    P = max(total(s, y_tilde) for y_tilde in subsets(positives(s, y), k))
+    return max(Delta(y, y_hat) + total(s, y_hat) for y_hat in subsets(range(len(s)), k)) - P
+
+
+def avg_brute(s, y, k):
+    pos, values = positives(s, y), []
+    for y_hat in subsets(range(len(s)), k):
+        fn = false_negatives(y, y_hat)  # n_plus - K of them
+        value = Delta(y, y_hat) + total(s, y_hat) - total(s, pos)
+        if fn:
+            value += (len(pos) - k) / len(fn) * total(s, fn)
+        values.append(value)
+    return max(values)
+
+
+def max_brute(s, y, k):
+    pos, values = positives(s, y), []
+    for y_hat in subsets(range(len(s)), k):
+        inner = max(total(s, y_tilde) for y_tilde in subsets(false_negatives(y, y_hat), len(pos) - k))
+        values.append(Delta(y, y_hat) + total(s, y_hat) - total(s, pos) + inner)
+    return max(values)
+
+
+def best_k_prime(s, y, k, relevant_part):
+    """The sorted forms: the maximum over k' = K(y, y_hat), as (value, k_star)."""
+    pos, neg = positives(s, y), negatives(s, y)
+    value, k_star = -math.inf, None
+    for k_prime in range(k + 1):
+        if k - k_prime <= len(neg):  # else there are too few irrelevant items
+            v = (k - k_prime) + total(s, neg[: k - k_prime]) - relevant_part(pos, k_prime)
+            if v >= value:  # of equal values the largest k'
+                value, k_star = v, k_prime
+    return value, k_star
+
+
+def struct_sorted(s, y, k):
+    return best_k_prime(s, y, k, lambda pos, k_prime: total(s, pos[k_prime:]))
+
+
+def ramp_sorted(s, y, k):
+    return best_k_prime(s, y, k, lambda pos, k_prime: total(s, pos[k_prime:k]))
+
+
+def D(n_plus, k, k_prime):
+    return (k - k_prime) / (n_plus - k_prime) if k_prime < k else 0.0
+
+
+def avg_sorted(s, y, k):
+    return best_k_prime(s, y, k, lambda pos, k_prime: D(len(pos), k, k_prime) * total(s, pos[k_prime:]))
+
+
+def max_sorted(s, y, k):
+    return best_k_prime(s, y, k, lambda pos, k_prime: total(s, pos[len(pos) - (k - k_prime) :]))
+
+
+def coefficients(n, down, up, up_by):
+    """A rule's answer: for each item the multiple of its features which a step of length 1 adds."""
+    c = np.zeros(n)
+    for i in down:
+        c[i] = -1.0
+    for i in up:
+        c[i] = up_by
+    return c
+
+
+def perceptron_avg(s, y, k):
+    """Algorithm 1."""
+    y_hat = top_labels(s, min(k, len(positives(s, y))))
+    fp, fn = [i for i in y_hat if not y[i]], false_negatives(y, y_hat)
+    return coefficients(len(s), fp, fn, len(fp) / len(fn)) if fp else np.zeros(len(s))
+
+
+def perceptron_max(s, y, k):
+    """Algorithm 2: of the false negatives only the Delta best."""
+    y_hat = top_labels(s, min(k, len(positives(s, y))))
+    fp, fn = [i for i in y_hat if not y[i]], false_negatives(y, y_hat)
+    return coefficients(len(s), fp, ranked(s, fn)[: len(fp)], 1.0)
+
+
+def sgd_avg(s, y, k):
+    """Algorithm 4: minus a subgradient of avg."""
+    pos, neg = positives(s, y), negatives(s, y)
+    k = min(k, len(pos))
+    _, k_star = avg_sorted(s, y, k)
+    return coefficients(len(s), neg[: k - k_star], pos[k_star:], D(len(pos), k, k_star))
+
+
+def sgd_max(s, y, k):
+    """Minus a subgradient of max."""
+    pos, neg = positives(s, y), negatives(s, y)
+    k = min(k, len(pos))
+    _, k_star = max_sorted(s, y, k)
+    return coefficients(len(s), neg[: k - k_star], pos[len(pos) - (k - k_star) :], 1.0)
+
+
+RULES = {
+    "perceptron-avg": perceptron_avg,
+    "perceptron-max": perceptron_max,
+    "sgd-avg": sgd_avg,
+    "sgd-max": sgd_max,
+}
+SURROGATE_OF = {rule: avg_sorted if rule.endswith("avg") else max_sorted for rule in RULES}
+
+
+# ---- multi-label training: each row is one ranking of the labels ----
+
+
+class Trained(NamedTuple):
+    last: np.ndarray  # (n_features, n_labels)
+    average: np.ndarray
+    surrogate: list  # these three: one number a pass
+    mistakes: list
+    updated: list
+
+
+def support(X, Y):
+    """(n_features, n_labels): some row has the feature and the label."""
+    allowed = np.zeros((X.shape[1], Y.shape[1]), dtype=bool)
+    for x, y in zip(X, Y, strict=True):
+        allowed |= np.outer(x != 0, y)
+    return allowed
+
+
+def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.0, average_from=1, noise=None,
+          restrict=True):  # fmt: skip
+    """One pass for each row order in `orders`; noise(pass_number, row) is added to a row's scores."""
+    W = np.zeros((X.shape[1], Y.shape[1]))
+    W_sum, n_summed, t = np.zeros(W.shape), 0, 0
+    allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
+    facts = []
+    for pass_number, order in enumerate(orders, start=1):
+        surrogate, errors, updated = 0.0, 0, 0
+        for start in range(0, len(order), batch_rows):
+            t += 1
+            eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
+            W_before = W.copy()
+            for row in order[start : start + batch_rows]:
+                x, y = X[row], Y[row]
+                s = x @ W_before
+                if noise is not None:
+                    s = s + noise(pass_number, row)
+                c = RULES[rule](s, y, k)
+                W += np.where(allowed, eta_t * np.outer(x, c), 0.0)
+                k_i = min(k, int(y.sum()))
+                if k_i > 0:
+                    surrogate += SURROGATE_OF[rule](s, y, k_i)[0]
+                    errors += mistakes(s, y, k_i)
+                    updated += bool(c.any())
+            if radius > 0 and np.linalg.norm(W) > radius:
+                W *= radius / np.linalg.norm(W)
+            if pass_number >= average_from:
+                W_sum += W
+                n_summed += 1
+        facts.append((surrogate, errors, updated))
+    return Trained(W, W_sum / n_summed, *(list(column) for column in zip(*facts, strict=True)))
+
+
+def precision_at_k(top, Y, k):
+    """Mean over all rows of (right labels among the first k) / k; a missing one (-1, short list) is wrong."""
+    hits = 0
+    for labels, y in zip(top, Y, strict=True):
+        for label in labels[:k]:
+            if label >= 0 and y[label]:
+                hits += 1
+    return hits / k / len(top)

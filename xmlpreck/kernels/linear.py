@@ -1,0 +1,634 @@
+"""The arithmetic of training and prediction: rules, scoring, updates, and the threads that share them.
+
+One file on purpose: numba's cache on disk notices edits of a function's own file only. Letters are the paper's
+(Kar, Narasimhan & Jain, ICML 2015): k, n_+ (`n_pos`), s+ and s- (`pos`, `neg`), k' (`kept`), D, eta, tau.
+
+Every order of summation is fixed: a score adds features in the order of the row, a weight takes its steps in the order
+of the rows, and no `fastmath` is on where it could reorder a sum. So the result has the same bits for any number of
+threads and for dense and sparse rows alike.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+# Labels to a block of the accumulator. Only blocks that a row opens are zeroed, searched or perturbed, so that the
+# cost of a row follows its support and not n_labels.
+BLOCK = 64
+
+# A feature that touches more than 1 / DENSE_SHARE of the labels has a dense row (tools/bench_kernels.py).
+DENSE_SHARE = 16
+
+# Features are dealt to threads by feature % FEATURE_GROUPS: fixed groups, so that sums over them do not depend on the
+# number of threads.
+FEATURE_GROUPS = 64
+
+# Below this scale the weights are multiplied out, so that float32 never overflows under a small radius.
+LEAST_SCALE = 1e-3
+
+# Gumbel(0, 1) noise is read from a table in runs of BLOCK, each block of labels at its own pseudo-random place.
+NOISE_PLACES = 1 << 14
+
+# Rules: the choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max).
+PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX = range(4)
+
+
+class Rows(NamedTuple):
+    """Sparse rows (CSR) and the relevant labels of each, both sorted by id."""
+
+    offsets: np.ndarray  # (n_rows + 1) int64
+    features: np.ndarray  # int32
+    values: np.ndarray  # float32
+    label_offsets: np.ndarray  # (n_rows + 1) int64
+    labels: np.ndarray  # int32
+
+
+class Weights(NamedTuple):
+    """Scorers of all labels, feature by feature: a dense row, or a sparse row of sorted labels."""
+
+    dense_of: np.ndarray  # (n_features) int32: the feature's place in dense_rows, or -1
+    dense_rows: np.ndarray  # (n_dense, n_labels)
+    offsets: np.ndarray  # (n_features + 1) int64 into labels and values; empty for a dense feature
+    labels: np.ndarray  # int32
+    values: np.ndarray
+
+
+class Learner(NamedTuple):
+    """What training changes. True weights = scale * weights; their mean over time = (elapsed * weights - sums) / n."""
+
+    weights: Weights
+    dense_mask: np.ndarray  # (n_dense, ceil(n_labels / 8)) uint8: bit = this label may use this feature
+    dense_sums: np.ndarray  # like weights.dense_rows: sum of elapsed * step (lazy averaging)
+    sums: np.ndarray  # like weights.values
+    clock: np.ndarray  # float64, see the places below
+    norms: np.ndarray  # (FEATURE_GROUPS) float64: squared norm of weights, kept only when there is a radius
+
+
+# Places in Learner.clock: batches done, scale of the weights, sum of scales over the averaged batches, their number.
+STEPS, SCALE, ELAPSED, AVERAGED = range(4)
+
+
+class Settings(NamedTuple):
+    """One pass. eta_t = eta / t^decay, t = number of the batch; radius 0 = no projection."""
+
+    rule: int
+    k: int
+    eta: float
+    decay: float
+    tau: float
+    radius: float
+    averaging: bool
+    noise_key: np.uint64
+
+
+class Work(NamedTuple):
+    """One thread's buffers: the scores of one row. Labels outside opened blocks have score 0."""
+
+    scores: np.ndarray  # (n_blocks * BLOCK); the last block is padded with -inf
+    opened: np.ndarray  # (n_blocks) int64: stamp of the row that opened the block last
+    blocks: np.ndarray  # (n_blocks) int32: the opened blocks
+    counts: np.ndarray  # int64: stamp, number of opened blocks
+    pos_labels: np.ndarray  # (most labels of a row) int32, by falling score
+    pos: np.ndarray  # their scores
+    neg_labels: np.ndarray  # (k) int32
+    neg: np.ndarray
+
+
+class Batch(NamedTuple):
+    """What the threads share: the steps of one batch, their counters, and facts about each row of the call."""
+
+    pair_labels: np.ndarray  # (batch_rows, k + most labels of a row) int32
+    pair_steps: np.ndarray  # same shape: coefficient of each label
+    n_pairs: np.ndarray  # (batch_rows) int64
+    arrived: np.ndarray  # (1) int64: barrier
+    claimed: np.ndarray  # (n_batches) int64: rows of each batch taken so far
+    surrogates: np.ndarray  # (rows of the call) float64
+    mistakes: np.ndarray  # (rows of the call) int64
+    updated: np.ndarray  # (rows of the call) bool
+
+
+# --- threads -------------------------------------------------------------------------------------------------------
+
+_yield_core = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def _fetch_add(typing_context, counters, place, amount):
+    """Atomic: old = counters[place]; counters[place] += amount; return old."""
+
+    def generate(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        place = context.cast(builder, args[1], signature.args[1], types.intp)
+        pointer = cgutils.get_item_pointer(context, builder, signature.args[0], array, [place])
+        return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
+
+    return types.int64(counters, place, types.int64), generate
+
+
+@njit(cache=True, nogil=True)
+def _wait_for_all(arrived, n_threads):
+    """Barrier: returns when all threads of the team have come as often as this one."""
+    count = _fetch_add(arrived, 0, 1)
+    goal = (count // n_threads + 1) * n_threads
+    spins = 0
+    while _fetch_add(arrived, 0, 0) < goal:
+        spins += 1
+        if spins > 500:  # tens of microseconds: the others have lost their core, let them have this one
+            _yield_core()
+
+
+# --- scoring -------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _open_block(block, n_labels, work):
+    """The first touch of a block by this row: zero it and remember it."""
+    first = block * BLOCK
+    for label in range(first, first + BLOCK):
+        work.scores[label] = 0
+    for label in range(n_labels, first + BLOCK):
+        work.scores[label] = -np.inf
+    work.opened[block] = work.counts[0]
+    work.blocks[work.counts[1]] = block
+    work.counts[1] += 1
+
+
+@njit(cache=True, nogil=True)
+def _open_all(n_labels, work):
+    for block in range(len(work.opened)):
+        if work.opened[block] != work.counts[0]:
+            _open_block(block, n_labels, work)
+
+
+@njit(cache=True, nogil=True)
+def _add_one(scores, v, w):
+    for i in range(len(w)):
+        scores[i] += v * w[i]
+
+
+@njit(cache=True, nogil=True)
+def _add_four(scores, v0, w0, v1, w1, v2, w2, v3, w3):
+    """Four dense rows in one sweep: one load and store of the scores instead of four. Order as in four _add_one."""
+    for i in range(len(w0)):
+        scores[i] = (((scores[i] + v0 * w0[i]) + v1 * w1[i]) + v2 * w2[i]) + v3 * w3[i]
+
+
+@njit(cache=True, nogil=True)
+def _score_row(features, values, weights, n_labels, work):
+    """s_l = <w_l, x> for all labels of the opened blocks; every other label has score 0."""
+    dense_of, dense_rows, offsets, labels, row_values = weights
+    scores = work.scores
+    n = len(features)
+    any_dense = False
+    for i in range(n):
+        any_dense = any_dense or dense_of[features[i]] >= 0
+    if any_dense:
+        _open_all(n_labels, work)
+    i = 0
+    while i < n:
+        d = dense_of[features[i]]
+        if d >= 0:
+            if i + 3 < n:
+                d1, d2, d3 = dense_of[features[i + 1]], dense_of[features[i + 2]], dense_of[features[i + 3]]
+                if d1 >= 0 and d2 >= 0 and d3 >= 0:
+                    _add_four(
+                        scores, values[i], dense_rows[d], values[i + 1], dense_rows[d1],
+                        values[i + 2], dense_rows[d2], values[i + 3], dense_rows[d3],
+                    )  # fmt: skip
+                    i += 4
+                    continue
+            _add_one(scores, values[i], dense_rows[d])
+        elif any_dense:
+            v = values[i]
+            for p in range(offsets[features[i]], offsets[features[i] + 1]):
+                scores[labels[p]] += v * row_values[p]
+        else:
+            v = values[i]
+            for p in range(offsets[features[i]], offsets[features[i] + 1]):
+                label = labels[p]
+                if work.opened[label // BLOCK] != work.counts[0]:
+                    _open_block(label // BLOCK, n_labels, work)
+                scores[label] += v * row_values[p]
+        i += 1
+
+
+@njit(cache=True, nogil=True)
+def _mix(key):
+    """splitmix64's finaliser: 64 well-mixed bits of a key."""
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return key ^ (key >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _perturb(tau, noise, row_key, work):
+    """scores += tau * Gumbel noise, a draw that depends on the row's key and the label only."""
+    scores = work.scores
+    for i in range(work.counts[1]):
+        block = work.blocks[i]
+        place = np.int64(
+            _mix(row_key + np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)) % np.uint64(NOISE_PLACES)
+        )
+        first = block * BLOCK
+        for j in range(BLOCK):
+            scores[first + j] += tau * noise[place + j]
+
+
+# --- choice --------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _insert(score, label, scores, labels, n, size):
+    """Keep the `size` best in order: higher score first, then the lower label. Returns how many there are now."""
+    if n == size:
+        if score < scores[n - 1] or (score == scores[n - 1] and label > labels[n - 1]):
+            return n
+        n -= 1
+    i = n
+    while i > 0 and (scores[i - 1] < score or (scores[i - 1] == score and labels[i - 1] > label)):
+        scores[i] = scores[i - 1]
+        labels[i] = labels[i - 1]
+        i -= 1
+    scores[i] = score
+    labels[i] = label
+    return n + 1
+
+
+# nnan, nsz: lets LLVM use SIMD for the maximum, which has one value in any order.
+@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+def _peak(scores, first):
+    peak = scores[first]
+    for i in range(first + 1, first + BLOCK):
+        peak = max(peak, scores[i])
+    return peak
+
+
+@njit(cache=True, nogil=True)
+def _top_labels(k, n_labels, work, top, top_labels):
+    """The k best labels by score, then lower id, that are not marked -inf. Returns how many there are."""
+    scores = work.scores
+    n = 0
+    for i in range(work.counts[1]):
+        first = work.blocks[i] * BLOCK
+        peak = _peak(scores, first)
+        if peak == -np.inf or (n == k and peak < top[k - 1]):
+            continue
+        for label in range(first, first + BLOCK):
+            if scores[label] > -np.inf and (n < k or scores[label] >= top[k - 1]):
+                n = _insert(scores[label], label, top, top_labels, n, k)
+    if work.counts[1] < len(work.opened) and (n < k or top[k - 1] <= 0):
+        for label in range(
+            n_labels
+        ):  # unopened: score 0. They come by rising id, so the first that fails ends it
+            if work.opened[label // BLOCK] != work.counts[0]:
+                if n == k and (top[k - 1] > 0 or top_labels[k - 1] < label):
+                    break
+                n = _insert(0.0, label, top, top_labels, n, k)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _best_kept(pos, n_pos, neg, n_neg, k, by_max):
+    """(surrogate, k*): the largest A(k') or M(k') of MATH.md, ties to the largest k'.
+
+    A(k') = (k-k') + sum_{i<=k-k'} s-_i - D(k') sum_{i>k'} s+_i, D(k') = (k-k')/(n_+ - k')   (avg, Algorithm 4)
+    M(k') = (k-k') + sum_{i<=k-k'} s-_i - (the k-k' lowest s+)                              (max)
+    """
+    tail = 0.0
+    for i in range(k, n_pos):
+        tail += pos[i]
+    lowest = 0.0
+    negatives = 0.0
+    best = 0.0
+    best_kept = k
+    for m in range(1, min(k, n_neg) + 1):
+        kept = k - m
+        negatives += neg[m - 1]
+        tail += pos[kept]
+        lowest += pos[n_pos - m]
+        value = m + negatives - (lowest if by_max else m / (n_pos - kept) * tail)
+        if value > best:
+            best = value
+            best_kept = kept
+    return best, best_kept
+
+
+@njit(cache=True, nogil=True)
+def _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k):
+    """How many of the k best labels are relevant: k - prec@k."""
+    i = 0
+    j = 0
+    while i + j < k:
+        if j < n_neg and (
+            i == n_pos or neg[j] > pos[i] or (neg[j] == pos[i] and neg_labels[j] < pos_labels[i])
+        ):
+            j += 1
+        else:
+            i += 1
+    return i
+
+
+@njit(cache=True, nogil=True)
+def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
+    """One rule of MATH.md section 2 on the scores in `work`: writes (label, coefficient) pairs without eta.
+
+    The m = k - k' best irrelevant labels get -1. Of the relevant ones in falling order of score:
+    Perceptron@k-avg (Algorithm 1) and SGD@k-avg (Algorithms 3, 4) raise all after k' by D = m / (n_+ - k');
+    Perceptron@k-max (Algorithm 2) raises the m after k' by 1, SGD@k-max the m lowest by 1.
+    k' is the number of relevant labels in the top k for the perceptrons, the maximiser of the surrogate for SGD.
+    Returns (pairs, surrogate, mistakes). Spoils work.scores of the relevant labels.
+    """
+    n_pos = len(relevant)
+    k = min(k, n_pos)
+    if k == 0:
+        return 0, 0.0, 0
+    pos, pos_labels, neg, neg_labels = work.pos, work.pos_labels, work.neg, work.neg_labels
+    for i in range(n_pos):
+        _insert(work.scores[relevant[i]], relevant[i], pos, pos_labels, i, n_pos)
+    for i in range(n_pos):
+        work.scores[relevant[i]] = -np.inf
+    n_neg = _top_labels(k, n_labels, work, neg, neg_labels)
+
+    by_max = rule == PERCEPTRON_MAX or rule == SGD_MAX
+    surrogate, best_kept = _best_kept(pos, n_pos, neg, n_neg, k, by_max)
+    at_top = _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k)
+    kept = best_kept if rule == SGD_AVG or rule == SGD_MAX else at_top
+    m = k - kept
+    if m == 0:
+        return 0, surrogate, k - at_top
+    first, last, raise_by = kept, n_pos, m / (n_pos - kept)
+    if by_max:
+        first, raise_by = (kept if rule == PERCEPTRON_MAX else n_pos - m), 1.0
+        last = first + m
+    for i in range(m):
+        out_labels[i] = neg_labels[i]
+        out_steps[i] = -1.0
+    for i in range(first, last):
+        out_labels[m + i - first] = pos_labels[i]
+        out_steps[m + i - first] = raise_by
+    return m + last - first, surrogate, k - at_top
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _find(labels, first, end, label):
+    """Place of a label in a sorted run, or -1."""
+    last = end
+    while first < last:
+        middle = (first + last) // 2
+        if labels[middle] < label:
+            first = middle + 1
+        else:
+            last = middle
+    return first if first < end and labels[first] == label else -1
+
+
+@njit(cache=True, nogil=True)
+def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, steps):
+    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums follow for the lazy average."""
+    weights = learner.weights
+    for i in range(len(features)):
+        f = features[i]
+        group = f % FEATURE_GROUPS
+        if group % n_threads != me:
+            continue
+        d = weights.dense_of[f]
+        grown = 0.0
+        for j in range(len(labels)):
+            label = labels[j]
+            step = steps[j] * values[i]
+            if d >= 0:
+                if learner.dense_mask[d, label >> 3] >> (label & 7) & 1:
+                    old = weights.dense_rows[d, label]
+                    weights.dense_rows[d, label] = old + step
+                    learner.dense_sums[d, label] += elapsed * step
+                    grown += (2 * old + step) * step
+            else:
+                p = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
+                if p >= 0:
+                    old = weights.values[p]
+                    weights.values[p] = old + step
+                    learner.sums[p] += elapsed * step
+                    grown += (2 * old + step) * step
+        learner.norms[group] += grown
+
+
+@njit(cache=True, nogil=True)
+def _multiply_out(me, n_threads, learner, scale, elapsed):
+    """weights *= scale, and the sum over time so far moves into sums: the clock can start anew at scale 1, elapsed 0."""
+    weights = learner.weights
+    for f in range(len(weights.dense_of)):
+        if f % FEATURE_GROUPS % n_threads == me:
+            d = weights.dense_of[f]
+            if d >= 0:
+                for label in range(weights.dense_rows.shape[1]):
+                    learner.dense_sums[d, label] -= elapsed * weights.dense_rows[d, label]
+                    weights.dense_rows[d, label] *= scale
+            for p in range(weights.offsets[f], weights.offsets[f + 1]):
+                learner.sums[p] -= elapsed * weights.values[p]
+                weights.values[p] *= scale
+    for group in range(me, FEATURE_GROUPS, n_threads):
+        learner.norms[group] *= scale * scale
+
+
+@njit(cache=True, nogil=True)
+def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch):
+    """Train on rows[order] in synchronous batches; every thread of the team calls this with its number `me`.
+
+    Phase 1, rows dealt out as threads ask: score with the weights of the batch's start, choose the step.
+    Phase 2, features dealt by group: apply all steps of the batch in row order. Each weight has one writer.
+    """
+    weights = learner.weights
+    n_labels = weights.dense_rows.shape[1]
+    batch_rows = len(batch.n_pairs)
+    clock = learner.clock.copy()  # every thread keeps the same time by itself: one barrier less
+    for start in range(0, len(order), batch_rows):
+        size = min(batch_rows, len(order) - start)
+        scale = clock[SCALE]
+        eta = settings.eta / (clock[STEPS] + 1) ** settings.decay / scale
+        while True:
+            slot = _fetch_add(batch.claimed, start // batch_rows, 1)
+            if slot >= size:
+                break
+            row = order[start + slot]
+            relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+            work.counts[0] += 1
+            work.counts[1] = 0
+            for i in range(len(relevant)):  # so that their mark -inf is seen
+                if work.opened[relevant[i] // BLOCK] != work.counts[0]:
+                    _open_block(relevant[i] // BLOCK, n_labels, work)
+            first, last = rows.offsets[row], rows.offsets[row + 1]
+            _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+            if scale != 1:
+                for i in range(work.counts[1]):
+                    for label in range(work.blocks[i] * BLOCK, work.blocks[i] * BLOCK + BLOCK):
+                        work.scores[label] *= scale
+            if settings.tau > 0:
+                _perturb(settings.tau, noise, _mix(settings.noise_key + np.uint64(row)), work)
+            n_pairs, surrogate, mistakes = _choose_step(
+                relevant,
+                settings.k,
+                settings.rule,
+                n_labels,
+                work,
+                batch.pair_labels[slot],
+                batch.pair_steps[slot],
+            )
+            batch.pair_steps[slot, :n_pairs] *= eta
+            batch.n_pairs[slot] = n_pairs
+            batch.surrogates[start + slot] = surrogate
+            batch.mistakes[start + slot] = mistakes
+            batch.updated[start + slot] = n_pairs > 0
+        _wait_for_all(batch.arrived, n_threads)
+        for slot in range(size):
+            n_pairs = batch.n_pairs[slot]
+            if n_pairs > 0:
+                row = order[start + slot]
+                first, last = rows.offsets[row], rows.offsets[row + 1]
+                _apply_steps(
+                    me, n_threads, rows.features[first:last], rows.values[first:last], clock[ELAPSED], learner,
+                    batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs],
+                )  # fmt: skip
+        _wait_for_all(batch.arrived, n_threads)
+        if settings.radius > 0:  # projection onto the ball |w| <= radius, by the scale
+            norm = np.sqrt(learner.norms.sum())
+            if norm * scale > settings.radius:
+                clock[SCALE] = settings.radius / norm
+        if clock[SCALE] < LEAST_SCALE:
+            _wait_for_all(batch.arrived, n_threads)  # all have read the norms
+            _multiply_out(me, n_threads, learner, clock[SCALE], clock[ELAPSED])
+            clock[ELAPSED] = 0
+            clock[SCALE] = 1
+            _wait_for_all(batch.arrived, n_threads)
+        if settings.averaging:
+            clock[ELAPSED] += clock[SCALE]
+            clock[AVERAGED] += 1
+        clock[STEPS] += 1
+    _wait_for_all(batch.arrived, n_threads)
+    if me == 0:
+        learner.clock[:] = clock
+
+
+# --- prediction ----------------------------------------------------------------------------------------------------
+
+# Rows that a thread takes at a time.
+CLAIM = 16
+
+
+@njit(cache=True, nogil=True)
+def predict_rows(rows, weights, work, claimed, top_labels, top_scores):
+    """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`."""
+    n_rows, k = top_labels.shape
+    n_labels = weights.dense_rows.shape[1]
+    while True:
+        start = _fetch_add(claimed, 0, CLAIM)
+        if start >= n_rows:
+            break
+        for row in range(start, min(start + CLAIM, n_rows)):
+            work.counts[0] += 1
+            work.counts[1] = 0
+            first, last = rows.offsets[row], rows.offsets[row + 1]
+            _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+            _top_labels(k, n_labels, work, top_scores[row], top_labels[row])
+
+
+@njit(cache=True, nogil=True)
+def score_rows(rows, weights, work, scores):
+    """All scores of each row, (n_rows, n_labels)."""
+    n_rows, n_labels = scores.shape
+    for row in range(n_rows):
+        work.counts[0] += 1
+        work.counts[1] = 0
+        _open_all(n_labels, work)
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+        scores[row] = work.scores[:n_labels]
+
+
+@njit(cache=True, nogil=True)
+def choose_step(scores, relevant, k, rule, work, out_labels, out_steps):
+    """A rule on given scores of all labels: (pairs, surrogate, mistakes); see _choose_step."""
+    work.counts[0] += 1
+    work.counts[1] = 0
+    _open_all(len(scores), work)
+    work.scores[: len(scores)] = scores
+    return _choose_step(relevant, k, rule, len(scores), work, out_labels, out_steps)
+
+
+# --- support -------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels):
+    """The pattern of X^T Y: labels that share a row with each feature, sorted. X is given by feature (CSC).
+
+    First call, with empty `labels`: offsets[f + 1] = number of labels of feature f. Second call, with offsets summed
+    up: fills labels. `seen` holds n_labels times -1.
+    """
+    filling = len(labels) > 0
+    for f in range(me, len(offsets) - 1, n_threads):
+        n = offsets[f] if filling else 0
+        for p in range(feature_offsets[f], feature_offsets[f + 1]):
+            row = feature_rows[p]
+            for q in range(rows.label_offsets[row], rows.label_offsets[row + 1]):
+                label = rows.labels[q]
+                if seen[label] != f:
+                    seen[label] = f
+                    if filling:
+                        labels[n] = label
+                    n += 1
+        if filling:
+            labels[offsets[f] : n].sort()
+        else:
+            offsets[f + 1] = n
+
+
+# --- around the kernels --------------------------------------------------------------------------------------------
+
+
+def run_team(n_threads, task):
+    """task(me) for me = 0 .. n_threads - 1, all at the same time, each on a thread of its own."""
+    if n_threads == 1:
+        return [task(0)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(task, range(n_threads)))
+
+
+def new_work(n_labels, k=1, most_labels=1, dtype=np.float32):
+    """Buffers for one thread: the k best labels of a row that has at most `most_labels` relevant ones."""
+    n_blocks = -(-n_labels // BLOCK)
+    return Work(
+        scores=np.full(n_blocks * BLOCK, -np.inf, dtype),
+        opened=np.zeros(n_blocks, np.int64),
+        blocks=np.zeros(n_blocks, np.int32),
+        counts=np.zeros(2, np.int64),
+        pos_labels=np.zeros(max(most_labels, 1), np.int32),
+        pos=np.zeros(max(most_labels, 1), dtype),
+        neg_labels=np.zeros(k, np.int32),
+        neg=np.zeros(k, dtype),
+    )
+
+
+def new_batch(n_rows, batch_rows, most_pairs, dtype=np.float32):
+    """What the threads share in one call of `train_rows` on n_rows rows."""
+    return Batch(
+        pair_labels=np.zeros((batch_rows, most_pairs), np.int32),
+        pair_steps=np.zeros((batch_rows, most_pairs), dtype),
+        n_pairs=np.zeros(batch_rows, np.int64),
+        arrived=np.zeros(1, np.int64),
+        claimed=np.zeros(-(-n_rows // batch_rows), np.int64),
+        surrogates=np.zeros(n_rows),
+        mistakes=np.zeros(n_rows, np.int64),
+        updated=np.zeros(n_rows, np.bool_),
+    )
+
+
+def noise_table(seed):
+    """Gumbel(0, 1) draws for `train_rows`."""
+    return np.random.default_rng(seed).gumbel(size=NOISE_PLACES + BLOCK).astype(np.float32)

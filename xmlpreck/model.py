@@ -1,0 +1,331 @@
+"""LinearScorer: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+import xmlpreck
+from xmlpreck.config import InputError, RowsConfig
+from xmlpreck.formats import TopK
+from xmlpreck.kernels import linear
+
+FORMAT_VERSION = 1
+ARRAYS = ("dense_features", "dense_rows", "row_offsets", "row_labels", "row_weights")
+
+
+class ModelError(InputError):
+    """A model directory that cannot be trusted, or rows that do not fit the model."""
+
+
+def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
+    """Rows as they are scored: float32, unit length if asked for, and the bias as one more feature behind the last."""
+    n_rows, n_features = rows.shape
+    values = rows.data.astype(np.float32, copy=False)
+    row_lengths = np.diff(rows.indptr)
+    if config.unit_norm:
+        row_of = np.repeat(np.arange(n_rows), row_lengths)
+        norms = np.sqrt(np.bincount(row_of, values.astype(np.float64) ** 2, minlength=n_rows))
+        norms[norms == 0] = 1
+        values = (values / np.repeat(norms, row_lengths)).astype(np.float32)
+    if not config.bias:
+        return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+    ends = rows.indptr[1:]
+    return csr_array(
+        (
+            np.insert(values, ends, np.float32(config.bias)),
+            np.insert(rows.indices, ends, n_features),
+            rows.indptr + np.arange(n_rows + 1, dtype=rows.indptr.dtype),
+        ),
+        shape=(n_rows, n_features + 1),
+    )
+
+
+def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> linear.Rows:
+    """CSR at the kernel's door; without labels every row has none."""
+    n_rows = rows.shape[0]
+    return linear.Rows(
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32, copy=False),
+        rows.data.astype(np.float32, copy=False),
+        np.zeros(n_rows + 1, np.int64) if labels is None else labels.indptr.astype(np.int64),
+        np.zeros(0, np.int32) if labels is None else labels.indices.astype(np.int32, copy=False),
+    )
+
+
+def lay_out(matrix: csr_array) -> linear.Weights:
+    """Hybrid rows of a (n_features, n_labels) matrix: dense where a feature has more than 1/16 of the labels."""
+    dtype = matrix.data.dtype
+    n_features, n_labels = matrix.shape
+    lengths = np.diff(matrix.indptr)
+    is_dense = lengths * linear.DENSE_SHARE > n_labels
+    dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
+    dense_rows = np.zeros((int(is_dense.sum()), n_labels), dtype)
+    in_dense = np.repeat(is_dense, lengths)
+    dense_rows[np.repeat(dense_of, lengths)[in_dense], matrix.indices[in_dense]] = matrix.data[in_dense]
+    offsets = np.zeros(n_features + 1, np.int64)
+    np.cumsum(np.where(is_dense, 0, lengths), out=offsets[1:])
+    return linear.Weights(
+        dense_of, dense_rows, offsets, matrix.indices[~in_dense].astype(np.int32), matrix.data[~in_dense]
+    )
+
+
+@dataclass(frozen=True)
+class LinearScorer:
+    """score of a label = <its weights, the prepared row>; every label has a weight for the features of its support."""
+
+    weights: linear.Weights
+    rows: RowsConfig = RowsConfig()
+    label_names: list[str] | None = None
+    feature_names: list[str] | None = None
+    info: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings, data, history and versions of the run that made it
+
+    @property
+    def n_labels(self) -> int:
+        return int(self.weights.dense_rows.shape[1])
+
+    @property
+    def n_features(self) -> int:
+        """Features of a row as it is given, without the bias."""
+        return len(self.weights.dense_of) - (self.rows.bias > 0)
+
+    @property
+    def n_weights(self) -> int:
+        """Weights that are not 0."""
+        return int(np.count_nonzero(self.weights.dense_rows) + np.count_nonzero(self.weights.values))
+
+    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1) -> TopK:
+        """The k best labels of every row: higher score first, then the lower label."""
+        prepared = self._prepare(rows)
+        if k < 1:
+            raise ModelError(f"topk must be 1 or more, but is {k}")
+        k = min(k, self.n_labels)
+        labels = np.full((rows.shape[0], k), -1, np.int32)
+        scores = np.full((rows.shape[0], k), -np.inf, self.weights.values.dtype)
+        claimed = np.zeros(1, np.int64)
+
+        def work(_: int) -> None:
+            buffers = linear.new_work(self.n_labels, dtype=self.weights.values.dtype)
+            linear.predict_rows(prepared, self.weights, buffers, claimed, labels, scores)
+
+        linear.run_team(n_threads, work)
+        return TopK(labels, scores.astype(np.float32, copy=False))
+
+    def decision_function(self, rows: csr_array) -> np.ndarray:
+        """All scores, dense (n_rows, n_labels)."""
+        prepared = self._prepare(rows)
+        scores = np.zeros((rows.shape[0], self.n_labels), self.weights.values.dtype)
+        linear.score_rows(prepared, self.weights, linear.new_work(self.n_labels, dtype=scores.dtype), scores)
+        return scores
+
+    def _prepare(self, rows: csr_array) -> linear.Rows:
+        if rows.shape[1] != self.n_features:
+            raise ModelError(
+                f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}"
+            )
+        return kernel_rows(prepare_rows(rows, self.rows))
+
+    def prune(self, threshold: float) -> "LinearScorer":
+        """A model without the weights smaller than `threshold` in size, laid out anew."""
+        matrix = weights_matrix(self.weights)
+        matrix.data[np.abs(matrix.data) < threshold] = 0
+        matrix.eliminate_zeros()
+        return replace(self, weights=lay_out(matrix), info=self.info | {"pruned_at": threshold})
+
+    def save(self, folder: str | Path) -> int:
+        """Write the model directory in one step (temporary name, fsync, rename); returns its size in bytes."""
+        folder = Path(folder)
+        if (
+            folder.exists()
+            and not (folder / "model.json").is_file()
+            and (folder.is_file() or any(folder.iterdir()))
+        ):
+            raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        except OSError as error:
+            raise ModelError(f"{folder}: cannot be written: {error.strerror}") from None
+        try:
+            self._write_files(temporary)
+            size = sum(file.stat().st_size for file in temporary.iterdir())
+            temporary.chmod(0o755)
+            if folder.exists():
+                old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+                os.replace(folder, old)
+                os.replace(temporary, folder)
+                shutil.rmtree(old)
+            else:
+                os.replace(temporary, folder)
+        except OSError as error:
+            raise ModelError(f"{folder}: cannot be written: {error.strerror}") from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return size
+
+    def _write_files(self, folder: Path) -> None:
+        weights = self.weights
+        arrays = dict(
+            zip(
+                ARRAYS,
+                (np.flatnonzero(weights.dense_of >= 0).astype(np.int32), *weights[1:]),
+                strict=True,
+            )
+        )
+        for name, array in arrays.items():
+            with open(folder / f"{name}.npy", "wb") as file:
+                np.save(file, array, allow_pickle=False)
+                os.fsync(file.fileno())
+        for name, names in (("labels", self.label_names), ("features", self.feature_names)):
+            if names is not None:
+                write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in names))
+        about = {
+            "format": "xmlpreck model",
+            "format_version": FORMAT_VERSION,
+            "n_features": self.n_features,
+            "n_labels": self.n_labels,
+            "rows": {"unit_norm": self.rows.unit_norm, "bias": self.rows.bias},
+            "arrays": {
+                name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()
+            },
+            "made_with": {
+                "xmlpreck": xmlpreck.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },  # fmt: skip
+            **self.info,
+        }
+        write_text(folder / "model.json", json.dumps(about, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "LinearScorer":
+        """Read a model directory; arrays are memory-mapped. What does not fit together is refused by name."""
+        folder = Path(folder)
+        about = read_about(folder)
+        arrays = {}
+        for name in ARRAYS:
+            path = folder / f"{name}.npy"
+            try:
+                # "c": private pages, so that kernels see the same array types as in training
+                arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+            except (OSError, ValueError, EOFError) as error:
+                raise ModelError(f"{path}: cannot be read: {error}") from None
+            said = about["arrays"].get(name, {})
+            found = {"shape": list(arrays[name].shape), "dtype": arrays[name].dtype.str}
+            if said != found:
+                raise ModelError(f"{path}: holds {found}, but model.json says {said}")
+        try:
+            rows = RowsConfig(**about.pop("rows"))
+            n_features, n_labels = int(about.pop("n_features")), int(about.pop("n_labels"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{folder / 'model.json'}: {error!r}") from None
+        weights = check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
+        names = [
+            read_names(folder / f"{name}.txt", n)
+            for name, n in (("labels", n_labels), ("features", n_features))
+        ]
+        for key in ("format", "format_version", "arrays", "made_with"):
+            about.pop(key, None)
+        return cls(weights, rows, names[0], names[1], about)
+
+
+def weights_matrix(weights: linear.Weights, dense_mask: np.ndarray | None = None) -> csr_array:
+    """Hybrid rows as one CSR matrix. Dense rows give the weights under the mask, or those that are not 0."""
+    n_features, n_labels = len(weights.dense_of), weights.dense_rows.shape[1]
+    if dense_mask is None:
+        places, dense_labels = np.nonzero(weights.dense_rows)
+    else:
+        places, dense_labels = np.nonzero(
+            np.unpackbits(dense_mask, axis=1, count=n_labels, bitorder="little")
+        )
+    is_dense = weights.dense_of >= 0
+    lengths = np.diff(weights.offsets)
+    lengths[is_dense] = np.bincount(
+        places, minlength=len(weights.dense_rows)
+    )  # dense rows stand by rising feature
+    offsets = np.zeros(n_features + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    in_dense = np.repeat(is_dense, lengths)
+    labels = np.empty(offsets[-1], np.int32)
+    values = np.empty(offsets[-1], weights.values.dtype)
+    labels[in_dense], labels[~in_dense] = dense_labels, weights.labels
+    values[in_dense], values[~in_dense] = weights.dense_rows[places, dense_labels], weights.values
+    return csr_array((values, labels, offsets), shape=(n_features, n_labels))
+
+
+def check_arrays(
+    folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int
+) -> linear.Weights:
+    """The arrays of a model directory as Weights, or a ModelError that names the file which does not fit."""
+    dense_features, dense_rows, offsets, labels, values = (arrays[name] for name in ARRAYS)
+
+    def demand(holds: bool, name: str, what: str) -> None:
+        if not holds:
+            raise ModelError(f"{folder / name}.npy: {what}")
+
+    demand(dense_rows.shape == (len(dense_features), n_labels), "dense_rows", f"shape is {dense_rows.shape}")
+    demand(
+        bool((np.diff(dense_features, prepend=-1, append=n_features) > 0).all()),
+        "dense_features", f"ids do not rise between 0 and {n_features - 1}",
+    )  # fmt: skip
+    demand(
+        offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features"
+    )
+    demand(
+        offsets[0] == 0 and offsets[-1] == len(labels) and bool((np.diff(offsets) >= 0).all()),
+        "row_offsets", "offsets do not rise from 0 to the number of weights",
+    )  # fmt: skip
+    demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
+    demand(
+        not len(labels) or (labels.min() >= 0 and labels.max() < n_labels),
+        "row_labels", f"an id is not a label (0 to {n_labels - 1})",
+    )  # fmt: skip
+    for name, array in (("dense_rows", dense_rows), ("row_weights", values)):
+        demand(bool(np.isfinite(array.sum(dtype=np.float64))), name, "a weight is not a finite number")
+    dense_of = np.full(n_features, -1, np.int32)
+    dense_of[dense_features] = np.arange(len(dense_features), dtype=np.int32)
+    return linear.Weights(dense_of, dense_rows, offsets, labels, values)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """model.json, refused when it is not ours or of a newer version."""
+    path = folder / "model.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != "xmlpreck model":
+        raise ModelError(f"{path}: is not an xmlpreck model")
+    if about.get("format_version") != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: has format version {about.get('format_version')}, this xmlpreck reads {FORMAT_VERSION}: "
+            f"it was made with {about.get('made_with')}"
+        )
+    return about
+
+
+def read_names(path: Path, n_names: int) -> list[str] | None:
+    if not path.exists():
+        return None
+    names = path.read_text(encoding="utf-8").split("\n")[:-1]
+    if len(names) != n_names:
+        raise ModelError(f"{path}: has {len(names)} names, but the model has {n_names}")
+    return names
+
+
+def write_text(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

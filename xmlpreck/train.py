@@ -1,0 +1,286 @@
+"""Training over time: passes, step schedule, order of rows, held-out check, history."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from tqdm import tqdm
+
+from xmlpreck import metrics
+from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, RunConfig, TrainConfig
+from xmlpreck.formats import Dataset
+from xmlpreck.kernels import linear
+from xmlpreck.model import LinearScorer, kernel_rows, lay_out, prepare_rows, weights_matrix
+
+RULES = dict(
+    zip(
+        ("perceptron-avg", "perceptron-max", "sgd-avg", "sgd-max"),
+        (linear.PERCEPTRON_AVG, linear.PERCEPTRON_MAX, linear.SGD_AVG, linear.SGD_MAX),
+        strict=True,
+    )
+)
+assert set(RULES) == set(ALGORITHMS)
+
+# Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
+ROWS_A_CALL = 4096
+
+
+class TrainingError(InputError):
+    """Training cannot go on; says why and what to change."""
+
+
+@dataclass(frozen=True)
+class PassFacts:
+    """One pass. Surrogate and mistakes are means over the rows that have labels; mistakes <= surrogate, always."""
+
+    number: int
+    surrogate: float
+    mistakes: float
+    updated: int  # rows that changed the weights
+    n_rows: int
+    seconds: float
+    heldout: dict[str, float] | None
+
+    @property
+    def gap(self) -> float:
+        return self.surrogate - self.mistakes
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.n_rows / max(self.seconds, 1e-9)
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self) | {"gap": self.gap, "rows_per_second": self.rows_per_second}
+
+
+def find_support(rows: linear.Rows, n_features: int, n_labels: int, n_threads: int) -> csr_array:
+    """Pattern of X^T Y as a (n_features, n_labels) matrix of zeros: which label may use which feature."""
+    n_rows = len(rows.offsets) - 1
+    by_feature = csr_array(
+        (np.ones(len(rows.features), np.int8), rows.features, rows.offsets), shape=(n_rows, n_features)
+    ).tocsc()
+    feature_offsets = by_feature.indptr.astype(np.int64)
+    feature_rows = by_feature.indices.astype(np.int32, copy=False)
+    offsets = np.zeros(n_features + 1, np.int64)
+    labels = np.zeros(0, np.int32)
+
+    def scan(me: int) -> None:
+        seen = np.full(n_labels, -1, np.int32)
+        linear.support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels)
+
+    linear.run_team(n_threads, scan)
+    np.cumsum(offsets, out=offsets)
+    labels = np.zeros(offsets[-1], np.int32)
+    linear.run_team(n_threads, scan)
+    return csr_array((np.zeros(len(labels), np.float32), labels, offsets), shape=(n_features, n_labels))
+
+
+class Trainer:
+    """Weights in the making: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
+
+    def __init__(self, n_features: int, n_labels: int, config: TrainConfig, dtype: type = np.float32) -> None:
+        self.config = config
+        self.n_labels = n_labels
+        self.n_passes = 0
+        self.noise = linear.noise_table(config.seed)
+        self.learner = new_learner(csr_array((n_features, n_labels), dtype=dtype))
+
+    def grow(self, rows: linear.Rows) -> None:
+        """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
+        old = self.learner
+        n_features = len(old.weights.dense_of)
+        wanted = find_support(rows, n_features, self.n_labels, self.config.n_threads)
+        wanted.data = wanted.data.astype(old.sums.dtype)
+        if not len(old.weights.labels) and not len(old.dense_mask):
+            self.learner = new_learner(wanted)._replace(clock=old.clock)
+            return
+        weights = weights_matrix(old.weights, old.dense_mask)
+        sums = weights_matrix(
+            old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask
+        )
+        keys = [_keys(pattern) for pattern in (weights, wanted)]
+        union = np.union1d(*keys)
+        places = np.searchsorted(union, keys[0])
+        features, labels = np.divmod(union, self.n_labels)
+        offsets = np.zeros(n_features + 1, np.int64)
+        np.cumsum(np.bincount(features, minlength=n_features), out=offsets[1:])
+        grown = csr_array(
+            (np.zeros(len(union), old.sums.dtype), labels.astype(np.int32), offsets), shape=weights.shape
+        )
+        grown.data[places] = weights.data
+        learner = new_learner(grown)
+        grown.data[places] = sums.data
+        sums_laid_out = lay_out(grown)
+        self.learner = learner._replace(
+            dense_sums=sums_laid_out.dense_rows, sums=sums_laid_out.values, clock=old.clock, norms=old.norms
+        )
+
+    def run_pass(
+        self, rows: linear.Rows, check: Callable[[linear.Weights], dict[str, float]] | None = None
+    ) -> PassFacts:
+        """One pass in the order of default_rng([seed, pass])."""
+        config = self.config
+        self.n_passes += 1
+        started = time.perf_counter()
+        n_rows = len(rows.offsets) - 1
+        n_threads = config.n_threads
+        order = np.random.default_rng([config.seed, self.n_passes]).permutation(n_rows)
+        settings = linear.Settings(
+            rule=RULES[config.algo],
+            k=config.k,
+            eta=config.eta if config.algo.startswith("sgd") else 1.0,
+            decay=STEP_DECAYS[config.decay] if config.algo.startswith("sgd") else 0.0,
+            tau=config.tau,
+            radius=config.radius,
+            averaging=0 < config.average_from <= self.n_passes,
+            noise_key=np.random.default_rng([config.seed, self.n_passes, 1]).integers(2**63, dtype=np.uint64),
+        )
+        most_labels = int(np.diff(rows.label_offsets).max(initial=0))
+        dtype = self.learner.sums.dtype
+        works = [linear.new_work(self.n_labels, config.k, most_labels, dtype) for _ in range(n_threads)]
+        surrogate, mistakes, updated = 0.0, 0, 0
+        rows_a_call = max(ROWS_A_CALL // config.batch_rows, 1) * config.batch_rows
+        with tqdm(total=n_rows, desc=f"pass {self.n_passes}", unit=" rows", leave=False, disable=None) as bar:
+            for start in range(0, n_rows, rows_a_call):
+                part = order[start : start + rows_a_call]
+                batch = linear.new_batch(len(part), config.batch_rows, config.k + most_labels, dtype)
+
+                def work(me: int, part: np.ndarray = part, batch: linear.Batch = batch) -> None:
+                    linear.train_rows(
+                        me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch
+                    )
+
+                linear.run_team(n_threads, work)
+                surrogate += float(batch.surrogates.sum())
+                mistakes += int(batch.mistakes.sum())
+                updated += int(batch.updated.sum())
+                bar.update(len(part))
+        self._check_finite()
+        seconds = time.perf_counter() - started
+        n_labelled = max(int(np.count_nonzero(np.diff(rows.label_offsets))), 1)
+        heldout = check(self.weights()) if check else None
+        return PassFacts(
+            self.n_passes, surrogate / n_labelled, mistakes / n_labelled, updated, n_rows, seconds, heldout
+        )
+
+    def weights(self) -> linear.Weights:
+        """The mean of the weights after every batch since pass `average_from`; the last ones if that is 0 or ahead."""
+        learner = self.learner
+        _, scale, elapsed, n_averaged = (float(value) for value in learner.clock)
+        weights = learner.weights
+        if not n_averaged:
+            return weights._replace(dense_rows=weights.dense_rows * scale, values=weights.values * scale)
+        return weights._replace(
+            dense_rows=weights.dense_rows * (elapsed / n_averaged) - learner.dense_sums / n_averaged,
+            values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
+        )
+
+    def _check_finite(self) -> None:
+        weights = self.learner.weights
+        total = weights.dense_rows.sum(dtype=np.float64) + weights.values.sum(dtype=np.float64)
+        if not np.isfinite(total):
+            raise TrainingError(
+                f"weights are no longer finite in pass {self.n_passes}: eta {self.config.eta:g} is too large for these "
+                "rows; try a tenth of it, or rows.unit_norm = true"
+            )
+
+
+def new_learner(weights: csr_array) -> linear.Learner:
+    """A learner whose support is the pattern of `weights` (explicit zeros count) and that starts from them."""
+    laid_out = lay_out(weights)
+    pattern = csr_array((np.ones(weights.nnz, bool), weights.indices, weights.indptr), shape=weights.shape)
+    groups = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr)) % linear.FEATURE_GROUPS
+    squares = weights.data.astype(np.float64) ** 2
+    return linear.Learner(
+        weights=laid_out,
+        dense_mask=np.packbits(pattern[laid_out.dense_of >= 0].toarray(), axis=1, bitorder="little"),
+        dense_sums=np.zeros_like(laid_out.dense_rows),
+        sums=np.zeros_like(laid_out.values),
+        clock=np.array([0.0, 1.0, 0.0, 0.0]),  # steps, scale, elapsed, averaged
+        norms=np.bincount(groups, squares, minlength=linear.FEATURE_GROUPS),
+    )
+
+
+def _keys(pattern: csr_array) -> np.ndarray:
+    """One sorted number for each (feature, label) of a pattern."""
+    features = np.repeat(np.arange(pattern.shape[0], dtype=np.int64), np.diff(pattern.indptr))
+    return features * pattern.shape[1] + pattern.indices
+
+
+def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] | None = None) -> LinearScorer:
+    """Train on all rows of `data`, or on all but the held-out ones, and return the scorer, pruned if asked for."""
+    check_trainable(data)
+    kept, heldout = split_heldout(data, config.train)
+    prepared = prepare_rows(kept.rows, config.rows)
+    rows = kernel_rows(prepared, kept.labels)
+    trainer = Trainer(prepared.shape[1], kept.labels.shape[1], config.train)
+    trainer.grow(rows)
+
+    def scorer_of(weights: linear.Weights) -> LinearScorer:
+        return LinearScorer(weights, config.rows, data.label_names, data.feature_names)
+
+    def check(weights: linear.Weights) -> dict[str, float]:
+        k = min(max(metrics.REPORTED_KS), kept.labels.shape[1])
+        top = scorer_of(weights).predict_topk(heldout.rows, k, config.train.n_threads)
+        return metrics.precision_at_k(top, heldout.labels, [k_ for k_ in metrics.REPORTED_KS if k_ <= k])
+
+    history = []
+    for _ in range(config.train.epochs):
+        facts = trainer.run_pass(rows, check if heldout.rows.shape[0] else None)
+        history.append(facts.to_dict())
+        if on_pass:
+            on_pass(facts)
+    scorer = scorer_of(trainer.weights())
+    scorer.info.update(
+        config=config.to_dict(),
+        data={
+            "n_rows": kept.rows.shape[0],
+            "n_rows_without_labels": int(np.count_nonzero(np.diff(kept.labels.indptr) == 0)),
+            "sha256": data_hash(kept),
+        },
+        history=history,
+    )
+    return scorer.prune(config.train.prune) if config.train.prune else scorer
+
+
+def check_trainable(data: Dataset) -> None:
+    n_rows, n_features = data.rows.shape
+    if not n_rows or not n_features or not data.labels.shape[1]:
+        raise TrainingError(f"no data: {n_rows} rows, {n_features} features, {data.labels.shape[1]} labels")
+    if not data.labels.nnz:
+        raise TrainingError(f"none of the {n_rows} rows has a label: there is nothing to learn")
+    if not np.isfinite(data.rows.data).all():
+        row = (
+            int(
+                np.searchsorted(
+                    data.rows.indptr, np.flatnonzero(~np.isfinite(data.rows.data))[0], side="right"
+                )
+            )
+            - 1
+        )
+        raise TrainingError(f"row {row} has a value that is not a finite number")
+
+
+def split_heldout(data: Dataset, config: TrainConfig) -> tuple[Dataset, Dataset]:
+    """(rows to train on, rows held out), drawn by default_rng([seed, 0]); both in the order of the data."""
+    n_rows = data.rows.shape[0]
+    n_heldout = round(n_rows * config.heldout)
+    if n_heldout == 0:
+        return data, data._replace(rows=data.rows[:0], labels=data.labels[:0])
+    shuffled = np.random.default_rng([config.seed, 0]).permutation(n_rows)
+    parts = [np.sort(shuffled[n_heldout:]), np.sort(shuffled[:n_heldout])]
+    kept, heldout = (data._replace(rows=data.rows[part], labels=data.labels[part]) for part in parts)
+    return kept, heldout
+
+
+def data_hash(data: Dataset) -> str:
+    """sha256 over shapes, ids and values, so that a model says which rows made it."""
+    digest = hashlib.sha256(repr((data.rows.shape, data.labels.shape)).encode())
+    for matrix in (data.rows, data.labels):
+        digest.update(matrix.indptr.astype(np.int64).tobytes())
+        digest.update(matrix.indices.astype(np.int32, copy=False).tobytes())
+    digest.update(data.rows.data.astype(np.float32, copy=False).tobytes())
+    return digest.hexdigest()
