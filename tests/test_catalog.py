@@ -37,9 +37,7 @@ def tiny_card(monkeypatch):
 def _put(folder, n_train=6, n_test=4, n_features=9, n_labels=5):
     folder.mkdir(parents=True)
     for split, n_rows in (("train", n_train), ("test", n_test)):
-        data = synthetic.make_dataset(
-            n_rows, n_features, n_labels, features_per_row=3, labels_per_row=2, seed=n_rows
-        )
+        data = synthetic.make_dataset(n_rows, n_features, n_labels, features_per_row=3, labels_per_row=2, seed=n_rows)
         formats.write_repository_text(folder / f"{split}.txt", data)
 
 
@@ -163,7 +161,7 @@ def test_a_path_goes_before_a_name(monkeypatch, tmp_path):
 def test_unknown_names_get_suggestions():
     with pytest.raises(InputError, match="'bibtx' is neither a file or folder nor a known data set: try bibtex"):
         catalog.load("bibtx", "train")
-    with pytest.raises(InputError, match="'zzz' is neither .* try bibtex, delicious, demo"):
+    with pytest.raises(InputError, match=r"'zzz' is neither .* try bibtex, delicious, demo"):
         catalog.has_split("zzz", "train")
 
 

@@ -14,9 +14,7 @@ def demo():
 
 def _arrays(dataset):
     return [
-        getattr(matrix, part)
-        for matrix in (dataset.rows, dataset.labels)
-        for part in ("data", "indices", "indptr")
+        getattr(matrix, part) for matrix in (dataset.rows, dataset.labels) for part in ("data", "indices", "indptr")
     ]
 
 

@@ -54,9 +54,7 @@ def _read_card(path: Path) -> DatasetCard:
     for field in dataclasses.fields(card):
         kind = type(getattr(card, field.name))
         if field.type in (int, float, str, bool) and kind is not field.type:
-            raise InputError(
-                f"{path}: {field.name} must be of type {field.type.__name__}, not {kind.__name__}"
-            )
+            raise InputError(f"{path}: {field.name} must be of type {field.type.__name__}, not {kind.__name__}")
     if card.name != path.stem:
         raise InputError(f"{path}: name {card.name!r} must be the file's own, {path.stem!r}")
     return card
@@ -127,9 +125,7 @@ def load(data: str, split: str, data_dir: str | None = None) -> Dataset:
     folder = next((place for place in folders if place.is_dir()), None)
     if folder is None:
         own = " or ".join(str(place) for place in folders if place.name == card.name)
-        raise InputError(
-            f"{card.name}: not found: put train.txt and test.txt into {own}; source: {card.source}"
-        )
+        raise InputError(f"{card.name}: not found: put train.txt and test.txt into {own}; source: {card.source}")
     dataset = formats.read_split(folder, split)
     _check_sizes(card, split, dataset, folder)
     return dataset
@@ -144,6 +140,19 @@ def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
         return split in _demo()
     folder = next((place for place in _search_folders(card, data_dir) if place.is_dir()), None)
     return folder is not None and formats.has_split(folder, split)
+
+
+def find_config(config: str | None, data: str) -> Path | None:
+    """The TOML file that `config` names: a path, or one of `configs/`. Without one, the file named like the data."""
+    if config is None:
+        own = resource_folder("configs") / f"{describe(data)}.toml"
+        return own if own.is_file() else None
+    shipped = resource_folder("configs") / f"{config}.toml"
+    path = Path(config) if Path(config).is_file() else shipped
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in shipped.parent.glob("*.toml")))
+        raise InputError(f"{config}: no such file, nor one of the shipped configs: {known}")
+    return path
 
 
 def describe(data: str) -> str:

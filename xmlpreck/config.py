@@ -78,9 +78,7 @@ class TrainConfig:
         }.items():
             value = getattr(self, name)
             require(value >= least, f"train.{name}", value, f"{least} or more")
-        require(
-            self.average_from <= self.epochs, "train.average_from", self.average_from, "at most train.epochs"
-        )
+        require(self.average_from <= self.epochs, "train.average_from", self.average_from, "at most train.epochs")
         require(math.isfinite(self.eta) and self.eta > 0, "train.eta", self.eta, "a positive number")
         for name in ("tau", "radius", "prune"):
             value = getattr(self, name)

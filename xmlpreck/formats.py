@@ -2,13 +2,14 @@
 
 import gzip
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -108,9 +109,9 @@ def _parse(path: Path, header: str, nouns: tuple[str, str]) -> tuple[csr_array, 
     """The (rows, labels) of a text file whose first line has the numbers named in `header`."""
     text = _bytes_of(path)
     first = text[:100].tobytes().partition(b"\n")[0]
-    words = first.decode("ascii", "replace").split()
-    names = header.split()
-    if len(words) != len(names) or not all(word.isdecimal() and int(word) <= _MAX_ID for word in words):
+    names, words = header.split(), first.decode("ascii", "replace").split()
+    is_whole = len(words) == len(names) and len(first) < 100
+    if not is_whole or not all(word.isdecimal() and int(word) <= _MAX_ID for word in words):
         shown = "the file is empty" if text.size == 0 else f"header {' '.join(words)[:60]!r} is wrong"
         raise FormatError(f"{path}:1: {shown}: the first line must be {len(names)} numbers, {header}")
     sizes = {name: int(word) for name, word in zip(names, words, strict=True)}
@@ -121,7 +122,8 @@ def _parse(path: Path, header: str, nouns: tuple[str, str]) -> tuple[csr_array, 
     if code == parsing.TOO_FEW_ROWS:
         raise FormatError(f"{path}:{line}: the file ends after {line - 1} rows: the header says {n_rows}")
     if code != parsing.OK:
-        token = text[position : position + 60].tobytes().split()[0].decode("ascii", "backslashreplace")
+        shown = text[position : position + 60].tobytes().decode("ascii", "backslashreplace")
+        token = re.split("[ \t\r\n]", shown)[0]
         raise FormatError(f"{path}:{line}: {parsing.explain(code, token, sizes, nouns)}")
     rows = build_csr(values, ids, offsets, (n_rows, n_columns))
     labels = build_csr(np.ones(label_ids.size, np.float32), label_ids, label_offsets, (n_rows, n_labels))
@@ -136,12 +138,12 @@ def _pairs(matrix: csr_array) -> Iterator[str]:
 
 
 def _write_lines(path: AnyPath, lines: Iterator[str]) -> None:
-    packed = Path(path).suffix == ".gz"
-    with atomic_path(path) as temporary, open(temporary, "wb") as raw:
-        # No name and no time in the gzip header: the same data give the same bytes.
-        with gzip.GzipFile("", "wb", 6, raw, mtime=0) if packed else nullcontext(raw) as out:
-            out.writelines(f"{line}\n".encode() for line in lines)
-        raw.flush()
+    with atomic_path(path) as temporary, open(temporary, "wb") as raw, ExitStack() as stack:
+        out: IO[bytes] | gzip.GzipFile = raw
+        if Path(path).suffix == ".gz":
+            # No name and no time in the gzip header: the same data give the same bytes.
+            out = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+        out.writelines(f"{line}\n".encode() for line in lines)
 
 
 def read_repository_text(path: AnyPath) -> Dataset:
@@ -225,9 +227,10 @@ def _read_names(folder: Path, stem: str, count: int) -> list[str] | None:
     if path is None:
         return None
     try:
-        names = _bytes_of(path).tobytes().decode("utf-8").removesuffix("\n").replace("\r\n", "\n").split("\n")
+        text = _bytes_of(path).tobytes().decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
+    names = text.removesuffix("\n").split("\n") if text else []
     if len(names) != count:
         raise FormatError(f"{path}: has {len(names)} names, but there are {count} {stem}: give one a line")
     return names
@@ -248,21 +251,20 @@ def read_split(path: AnyPath, split: str) -> Dataset:
         raise FormatError(f"{found}: name the file of rows X....npz and that of labels Y....npz")
     if not place.is_dir():
         return dataset
-    label_names = _read_names(place, "labels", dataset.labels.shape[1])
-    feature_names = _read_names(place, "features", dataset.rows.shape[1])
-    return Dataset(dataset.rows, dataset.labels, label_names, feature_names)
+    rows, labels = dataset.rows, dataset.labels
+    names = (_read_names(place, "labels", labels.shape[1]), _read_names(place, "features", rows.shape[1]))
+    return Dataset(rows, labels, *names)
 
 
-def _suffix(path: AnyPath) -> str:
+def prediction_kind(path: AnyPath) -> str:
+    """`.npz`, `.parquet` or `.txt`; any other suffix is an error."""
     suffix = Path(path).suffix
     if suffix not in (".npz", ".parquet", ".txt"):
         raise FormatError(f"{path}: unknown kind {suffix!r}: predictions are .npz, .parquet or .txt")
     return suffix
 
 
-def _scored(
-    path: AnyPath, ids: np.ndarray, scores: np.ndarray, counts: np.ndarray, n_labels: int
-) -> csr_array:
+def _scored(path: AnyPath, ids: np.ndarray, scores: np.ndarray, counts: np.ndarray, n_labels: int) -> csr_array:
     """Scores of labels, listed row by row, as checked CSR."""
     offsets = np.concatenate([[0], np.cumsum(counts)])
     outside = np.flatnonzero((ids < 0) | (ids >= n_labels))
@@ -276,7 +278,7 @@ def _scored(
 
 def write_predictions(path: AnyPath, topk: TopK, n_labels: int, label_names: list[str] | None = None) -> None:
     """Write predictions as the suffix says: `.npz`, `.parquet` (the only one with names) or `.txt`."""
-    suffix = _suffix(path)
+    suffix = prediction_kind(path)
     chosen = topk.labels >= 0
     matrix = _scored(path, topk.labels[chosen], topk.scores[chosen], chosen.sum(axis=1), n_labels)
     if suffix == ".npz":
@@ -315,11 +317,9 @@ def _read_parquet(path: Path, n_labels: int | None) -> csr_array:
         reason = str(error).partition("\n")[0]
         raise FormatError(f"{path}: cannot be read as row, labels and scores: {reason}") from error
     counts = labels.value_lengths().to_numpy()
-    misplaced = row.to_numpy() != np.arange(len(row))
-    if misplaced.any():
+    if (misplaced := row.to_numpy() != np.arange(len(row))).any():
         raise FormatError(f"{path}: row {misplaced.argmax()} is missing or another one stands twice")
-    uneven = counts != scores.value_lengths().to_numpy()
-    if uneven.any():
+    if (uneven := counts != scores.value_lengths().to_numpy()).any():
         raise FormatError(f"{path}: row {uneven.argmax()}: has not as many scores as labels")
     return _scored(path, ids, scores.flatten().to_numpy(), counts, n_columns)
 
@@ -337,7 +337,7 @@ def _ranked(matrix: csr_array) -> TopK:
 
 def read_predictions(path: AnyPath, n_rows: int | None = None, n_labels: int | None = None) -> TopK:
     """Read predictions by suffix, ranked anew; `n_rows` and `n_labels` are what the file must have."""
-    suffix, place = _suffix(path), Path(path)
+    suffix, place = prediction_kind(path), Path(path)
     if suffix == ".npz":
         matrix = _read_npz(place, "label")
     elif suffix == ".txt":

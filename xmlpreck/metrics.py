@@ -20,13 +20,9 @@ def hits(top: TopK, labels: csr_array) -> np.ndarray:
     """Boolean (n_rows, k): is the label at this place relevant?"""
     n_rows, n_labels = labels.shape
     if len(top.labels) != n_rows:
-        raise InputError(
-            f"predictions have {len(top.labels)} rows, but the data has {n_rows}: not the same rows"
-        )
+        raise InputError(f"predictions have {len(top.labels)} rows, but the data has {n_rows}: not the same rows")
     if top.labels.size and top.labels.max() >= n_labels:
-        raise InputError(
-            f"predicted label {top.labels.max()} is out of range: the data has {n_labels} labels"
-        )
+        raise InputError(f"predicted label {top.labels.max()} is out of range: the data has {n_labels} labels")
     # One sorted key for each (row, label): CSR order with sorted ids is sorted already.
     row_of = np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(labels.indptr))
     relevant = row_of * n_labels + labels.indices
@@ -42,8 +38,6 @@ def precision_at_k(top: TopK, labels: csr_array, ks: Sequence[int] = REPORTED_KS
     hit = hits(top, labels)
     for k in ks:
         if k > hit.shape[1]:
-            raise InputError(
-                f"P@{k} needs {k} predicted labels a row, but there are {hit.shape[1]}: use --topk {k}"
-            )
+            raise InputError(f"P@{k} needs {k} predicted labels a row, but there are {hit.shape[1]}: use --topk {k}")
     n_rows = max(len(hit), 1)
     return {f"P@{k}": 100.0 * float(hit[:, :k].sum()) / (n_rows * k) for k in ks}

@@ -2,11 +2,11 @@
 
 import json
 import os
-import platform
 import shutil
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ import xmlpreck
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.formats import TopK
 from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team, sparse_weights
 
 FORMAT_VERSION = 1
-ARRAYS = ("dense_features", "dense_rows", "row_offsets", "row_labels", "row_weights")
+ARRAYS = ("row_offsets", "row_labels", "row_weights")
 
 
 class ModelError(InputError):
@@ -48,10 +49,10 @@ def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
     )
 
 
-def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> linear.Rows:
+def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
     """CSR at the kernel's door; without labels every row has none."""
     n_rows = rows.shape[0]
-    return linear.Rows(
+    return Rows(
         rows.indptr.astype(np.int64),
         rows.indices.astype(np.int32, copy=False),
         rows.data.astype(np.float32, copy=False),
@@ -60,34 +61,56 @@ def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> linear.Rows
     )
 
 
-def lay_out(matrix: csr_array) -> linear.Weights:
-    """Hybrid rows of a (n_features, n_labels) matrix: dense where a feature has more than 1/16 of the labels."""
-    dtype = matrix.data.dtype
-    n_features, n_labels = matrix.shape
-    lengths = np.diff(matrix.indptr)
+def with_dense_rows(sparse: Weights) -> Weights:
+    """A dense row beside the sparse one for each feature with more than 1 / DENSE_SHARE of the labels."""
+    n_labels = sparse.dense_rows.shape[1]
+    lengths = np.diff(sparse.offsets)
     is_dense = lengths * linear.DENSE_SHARE > n_labels
     dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
-    dense_rows = np.zeros((int(is_dense.sum()), n_labels), dtype)
     in_dense = np.repeat(is_dense, lengths)
-    dense_rows[np.repeat(dense_of, lengths)[in_dense], matrix.indices[in_dense]] = matrix.data[in_dense]
-    offsets = np.zeros(n_features + 1, np.int64)
-    np.cumsum(np.where(is_dense, 0, lengths), out=offsets[1:])
-    return linear.Weights(
-        dense_of, dense_rows, offsets, matrix.indices[~in_dense].astype(np.int32), matrix.data[~in_dense]
-    )
+    dense_rows = np.zeros((int(is_dense.sum()), n_labels), sparse.values.dtype)
+    dense_rows[np.repeat(dense_of, lengths)[in_dense], sparse.labels[in_dense]] = sparse.values[in_dense]
+    return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
+
+
+def lay_out(sparse: Weights) -> Weights:
+    """Hybrid rows: a feature has either a dense row or a sparse one."""
+    weights = with_dense_rows(sparse)
+    is_sparse = weights.dense_of < 0
+    lengths = np.diff(sparse.offsets)
+    in_sparse = np.repeat(is_sparse, lengths)
+    offsets = np.concatenate([[0], np.cumsum(np.where(is_sparse, lengths, 0))])
+    return weights._replace(offsets=offsets, labels=sparse.labels[in_sparse], values=sparse.values[in_sparse])
+
+
+def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None) -> Weights:
+    """Every feature as a sparse row; a dense row gives the weights under the mask, or those that are not 0."""
+    n_labels = weights.dense_rows.shape[1]
+    if dense_mask is None:
+        places, dense_labels = np.nonzero(weights.dense_rows)
+    else:
+        places, dense_labels = np.nonzero(np.unpackbits(dense_mask, axis=1, count=n_labels, bitorder="little"))
+    is_dense = weights.dense_of >= 0
+    lengths = np.diff(weights.offsets)
+    from_sparse = np.repeat(~is_dense, lengths)
+    lengths[is_dense] = np.bincount(places, minlength=len(weights.dense_rows))  # dense rows stand by rising feature
+    in_dense = np.repeat(is_dense, lengths)
+    labels = np.empty(len(in_dense), np.int32)
+    values = np.empty(len(in_dense), weights.values.dtype)
+    labels[in_dense], labels[~in_dense] = dense_labels, weights.labels[from_sparse]
+    values[in_dense], values[~in_dense] = weights.dense_rows[places, dense_labels], weights.values[from_sparse]
+    return sparse_weights(np.concatenate([[0], np.cumsum(lengths)]), labels, values, n_labels)
 
 
 @dataclass(frozen=True)
 class LinearScorer:
     """score of a label = <its weights, the prepared row>; every label has a weight for the features of its support."""
 
-    weights: linear.Weights
-    rows: RowsConfig = RowsConfig()
+    weights: Weights
+    rows: RowsConfig
     label_names: list[str] | None = None
     feature_names: list[str] | None = None
-    info: dict[str, Any] = field(
-        default_factory=dict
-    )  # settings, data, history and versions of the run that made it
+    info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
 
     @property
     def n_labels(self) -> int:
@@ -101,7 +124,7 @@ class LinearScorer:
     @property
     def n_weights(self) -> int:
         """Weights that are not 0."""
-        return int(np.count_nonzero(self.weights.dense_rows) + np.count_nonzero(self.weights.values))
+        return len(drop_small(all_sparse(self.weights), 0).values)
 
     def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1) -> TopK:
         """The k best labels of every row: higher score first, then the lower label."""
@@ -114,42 +137,33 @@ class LinearScorer:
         claimed = np.zeros(1, np.int64)
 
         def work(_: int) -> None:
-            buffers = linear.new_work(self.n_labels, dtype=self.weights.values.dtype)
+            buffers = new_work(self.n_labels, dtype=self.weights.values.dtype)
             linear.predict_rows(prepared, self.weights, buffers, claimed, labels, scores)
 
-        linear.run_team(n_threads, work)
+        run_team(n_threads, work)
         return TopK(labels, scores.astype(np.float32, copy=False))
 
     def decision_function(self, rows: csr_array) -> np.ndarray:
         """All scores, dense (n_rows, n_labels)."""
         prepared = self._prepare(rows)
         scores = np.zeros((rows.shape[0], self.n_labels), self.weights.values.dtype)
-        linear.score_rows(prepared, self.weights, linear.new_work(self.n_labels, dtype=scores.dtype), scores)
+        linear.score_rows(prepared, self.weights, new_work(self.n_labels, dtype=scores.dtype), scores)
         return scores
 
-    def _prepare(self, rows: csr_array) -> linear.Rows:
+    def _prepare(self, rows: csr_array) -> Rows:
         if rows.shape[1] != self.n_features:
-            raise ModelError(
-                f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}"
-            )
+            raise ModelError(f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}")
         return kernel_rows(prepare_rows(rows, self.rows))
 
     def prune(self, threshold: float) -> "LinearScorer":
         """A model without the weights smaller than `threshold` in size, laid out anew."""
-        matrix = weights_matrix(self.weights)
-        matrix.data[np.abs(matrix.data) < threshold] = 0
-        matrix.eliminate_zeros()
-        return replace(self, weights=lay_out(matrix), info=self.info | {"pruned_at": threshold})
+        weights = lay_out(drop_small(all_sparse(self.weights), threshold))
+        return replace(self, weights=weights, info=self.info | {"pruned_at": threshold})
 
     def save(self, folder: str | Path) -> int:
         """Write the model directory in one step (temporary name, fsync, rename); returns its size in bytes."""
         folder = Path(folder)
-        if (
-            folder.exists()
-            and not (folder / "model.json").is_file()
-            and (folder.is_file() or any(folder.iterdir()))
-        ):
-            raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
+        check_target(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -173,14 +187,8 @@ class LinearScorer:
         return size
 
     def _write_files(self, folder: Path) -> None:
-        weights = self.weights
-        arrays = dict(
-            zip(
-                ARRAYS,
-                (np.flatnonzero(weights.dense_of >= 0).astype(np.int32), *weights[1:]),
-                strict=True,
-            )
-        )
+        sparse = drop_small(all_sparse(self.weights), 0)
+        arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, sparse.values), strict=True))
         for name, array in arrays.items():
             with open(folder / f"{name}.npy", "wb") as file:
                 np.save(file, array, allow_pickle=False)
@@ -193,15 +201,13 @@ class LinearScorer:
             "format_version": FORMAT_VERSION,
             "n_features": self.n_features,
             "n_labels": self.n_labels,
-            "rows": {"unit_norm": self.rows.unit_norm, "bias": self.rows.bias},
-            "arrays": {
-                name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()
-            },
+            "rows": asdict(self.rows),
+            "arrays": {name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()},
             "made_with": {
                 "xmlpreck": xmlpreck.__version__,
                 "numpy": np.__version__,
-                "python": platform.python_version(),
-            },  # fmt: skip
+                "python": python_version(),
+            },
             **self.info,
         }
         write_text(folder / "model.json", json.dumps(about, indent=1) + "\n")
@@ -215,7 +221,7 @@ class LinearScorer:
         for name in ARRAYS:
             path = folder / f"{name}.npy"
             try:
-                # "c": private pages, so that kernels see the same array types as in training
+                # "c": private pages, so that kernels see the same types as in training and compile once
                 arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
             except (OSError, ValueError, EOFError) as error:
                 raise ModelError(f"{path}: cannot be read: {error}") from None
@@ -229,71 +235,43 @@ class LinearScorer:
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{folder / 'model.json'}: {error!r}") from None
         weights = check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
-        names = [
-            read_names(folder / f"{name}.txt", n)
-            for name, n in (("labels", n_labels), ("features", n_features))
-        ]
+        names = [read_names(folder / f"{name}.txt", n) for name, n in (("labels", n_labels), ("features", n_features))]
         for key in ("format", "format_version", "arrays", "made_with"):
             about.pop(key, None)
         return cls(weights, rows, names[0], names[1], about)
 
 
-def weights_matrix(weights: linear.Weights, dense_mask: np.ndarray | None = None) -> csr_array:
-    """Hybrid rows as one CSR matrix. Dense rows give the weights under the mask, or those that are not 0."""
-    n_features, n_labels = len(weights.dense_of), weights.dense_rows.shape[1]
-    if dense_mask is None:
-        places, dense_labels = np.nonzero(weights.dense_rows)
-    else:
-        places, dense_labels = np.nonzero(
-            np.unpackbits(dense_mask, axis=1, count=n_labels, bitorder="little")
-        )
-    is_dense = weights.dense_of >= 0
-    lengths = np.diff(weights.offsets)
-    lengths[is_dense] = np.bincount(
-        places, minlength=len(weights.dense_rows)
-    )  # dense rows stand by rising feature
-    offsets = np.zeros(n_features + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    in_dense = np.repeat(is_dense, lengths)
-    labels = np.empty(offsets[-1], np.int32)
-    values = np.empty(offsets[-1], weights.values.dtype)
-    labels[in_dense], labels[~in_dense] = dense_labels, weights.labels
-    values[in_dense], values[~in_dense] = weights.dense_rows[places, dense_labels], weights.values
-    return csr_array((values, labels, offsets), shape=(n_features, n_labels))
+def drop_small(sparse: Weights, threshold: float) -> Weights:
+    """Sparse rows without zeros and without weights smaller than `threshold` in size."""
+    size = np.abs(sparse.values)
+    kept = (size >= threshold) & (size > 0)
+    offsets = np.concatenate([[0], np.cumsum(kept)])[sparse.offsets]
+    return sparse._replace(offsets=offsets, labels=sparse.labels[kept], values=sparse.values[kept])
 
 
-def check_arrays(
-    folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int
-) -> linear.Weights:
+def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> Weights:
     """The arrays of a model directory as Weights, or a ModelError that names the file which does not fit."""
-    dense_features, dense_rows, offsets, labels, values = (arrays[name] for name in ARRAYS)
+    offsets, labels, values = (arrays[name] for name in ARRAYS)
 
-    def demand(holds: bool, name: str, what: str) -> None:
+    def demand(holds: Any, name: str, what: str) -> None:
         if not holds:
             raise ModelError(f"{folder / name}.npy: {what}")
 
-    demand(dense_rows.shape == (len(dense_features), n_labels), "dense_rows", f"shape is {dense_rows.shape}")
-    demand(
-        bool((np.diff(dense_features, prepend=-1, append=n_features) > 0).all()),
-        "dense_features", f"ids do not rise between 0 and {n_features - 1}",
-    )  # fmt: skip
-    demand(
-        offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features"
-    )
-    demand(
-        offsets[0] == 0 and offsets[-1] == len(labels) and bool((np.diff(offsets) >= 0).all()),
-        "row_offsets", "offsets do not rise from 0 to the number of weights",
-    )  # fmt: skip
+    demand(offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features")
+    rises = offsets[0] == 0 and offsets[-1] == len(labels) and (np.diff(offsets) >= 0).all()
+    demand(rises, "row_offsets", "offsets do not rise from 0 to the number of weights")
     demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
-    demand(
-        not len(labels) or (labels.min() >= 0 and labels.max() < n_labels),
-        "row_labels", f"an id is not a label (0 to {n_labels - 1})",
-    )  # fmt: skip
-    for name, array in (("dense_rows", dense_rows), ("row_weights", values)):
-        demand(bool(np.isfinite(array.sum(dtype=np.float64))), name, "a weight is not a finite number")
-    dense_of = np.full(n_features, -1, np.int32)
-    dense_of[dense_features] = np.arange(len(dense_features), dtype=np.int32)
-    return linear.Weights(dense_of, dense_rows, offsets, labels, values)
+    in_range = not len(labels) or (labels.min() >= 0 and labels.max() < n_labels)
+    demand(in_range, "row_labels", f"an id is not a label (0 to {n_labels - 1})")
+    demand(np.isfinite(values.sum(dtype=np.float64)), "row_weights", "a weight is not a finite number")
+    return with_dense_rows(sparse_weights(offsets, labels, values, n_labels))
+
+
+def check_target(folder: Path) -> None:
+    """A model may take the place of nothing, an empty folder or a model: other files are never overwritten."""
+    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    if taken and not (folder / "model.json").is_file():
+        raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -71,9 +71,7 @@ def max_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> fl
     max_y^ { Δ(y,y^) + Σ (y^_i - y_i) s_i + the n+ - k best relevant scores outside y^ }
       =  max_k' { (k-k') + Σ_{i<=k-k'} s-_i - Σ_{i>n+-(k-k')} s+_i }
     """
-    return _maximise(
-        scores, relevance, k, lambda relevant, kept: relevant[len(relevant) - (k - kept) :].sum()
-    )
+    return _maximise(scores, relevance, k, lambda relevant, kept: relevant[len(relevant) - (k - kept) :].sum())
 
 
 def weak_margin(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
@@ -114,9 +112,7 @@ def prec_at_kappa(scores: npt.ArrayLike, relevance: npt.ArrayLike, kappa: float)
     return surrogate_at_kappa(prec_at_k, scores, relevance, kappa)
 
 
-def surrogate_at_kappa(
-    surrogate: Surrogate, scores: npt.ArrayLike, relevance: npt.ArrayLike, kappa: float
-) -> float:
+def surrogate_at_kappa(surrogate: Surrogate, scores: npt.ArrayLike, relevance: npt.ArrayLike, kappa: float) -> float:
     """surrogate(s) / k with k = kappa_to_k(n+, κ): bounds prec@κ where the surrogate bounds prec@k."""
     k = kappa_to_k(int(np.count_nonzero(relevance)), kappa)
     return surrogate(scores, relevance, k) / k
@@ -132,10 +128,7 @@ def _maximise(
     relevant, irrelevant = _split(scores, relevance, k)
     fewest = max(0, k - len(irrelevant))
     return float(
-        max(
-            (k - kept) + irrelevant[: k - kept].sum() - relevant_part(relevant, kept)
-            for kept in range(fewest, k + 1)
-        )
+        max((k - kept) + irrelevant[: k - kept].sum() - relevant_part(relevant, kept) for kept in range(fewest, k + 1))
     )
 
 

@@ -122,9 +122,7 @@ def _draw_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_pe
     return labels
 
 
-def _draw_words(
-    rng: np.random.Generator, labels: csr_array, n_features: int, features_per_row: float
-) -> csr_array:
+def _draw_words(rng: np.random.Generator, labels: csr_array, n_features: int, features_per_row: float) -> csr_array:
     """Word counts of every row: prototype words of its labels, and background words."""
     n_rows, n_labels = labels.shape
     law = _power_law(rng, n_features, _PROTOTYPE_EXPONENT)

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -13,7 +14,20 @@ from xmlpreck import metrics
 from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
-from xmlpreck.model import LinearScorer, kernel_rows, lay_out, prepare_rows, weights_matrix
+from xmlpreck.kernels.arrays import (
+    Batch,
+    Learner,
+    Rows,
+    Settings,
+    Weights,
+    new_batch,
+    new_work,
+    noise_table,
+    run_team,
+    sparse_weights,
+)
+from xmlpreck.kernels.support import support_of
+from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows
 
 RULES = dict(
     zip(
@@ -56,71 +70,63 @@ class PassFacts:
         return asdict(self) | {"gap": self.gap, "rows_per_second": self.rows_per_second}
 
 
-def find_support(rows: linear.Rows, n_features: int, n_labels: int, n_threads: int) -> csr_array:
-    """Pattern of X^T Y as a (n_features, n_labels) matrix of zeros: which label may use which feature."""
+def find_support(rows: Rows, n_features: int, n_labels: int, n_threads: int, dtype: Any) -> Weights:
+    """Zero weights wherever a label may use a feature: the pattern of X^T Y."""
     n_rows = len(rows.offsets) - 1
     by_feature = csr_array(
         (np.ones(len(rows.features), np.int8), rows.features, rows.offsets), shape=(n_rows, n_features)
     ).tocsc()
     feature_offsets = by_feature.indptr.astype(np.int64)
-    feature_rows = by_feature.indices.astype(np.int32, copy=False)
+    feature_rows = by_feature.indices.astype(np.int32)
     offsets = np.zeros(n_features + 1, np.int64)
     labels = np.zeros(0, np.int32)
 
     def scan(me: int) -> None:
         seen = np.full(n_labels, -1, np.int32)
-        linear.support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels)
+        support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels)
 
-    linear.run_team(n_threads, scan)
+    run_team(n_threads, scan)
     np.cumsum(offsets, out=offsets)
     labels = np.zeros(offsets[-1], np.int32)
-    linear.run_team(n_threads, scan)
-    return csr_array((np.zeros(len(labels), np.float32), labels, offsets), shape=(n_features, n_labels))
+    run_team(n_threads, scan)
+    return sparse_weights(offsets, labels, np.zeros(len(labels), dtype), n_labels)
 
 
 class Trainer:
     """Weights in the making: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
 
-    def __init__(self, n_features: int, n_labels: int, config: TrainConfig, dtype: type = np.float32) -> None:
+    def __init__(self, n_features: int, n_labels: int, config: TrainConfig, dtype: Any = np.float32) -> None:
         self.config = config
         self.n_labels = n_labels
         self.n_passes = 0
-        self.noise = linear.noise_table(config.seed)
-        self.learner = new_learner(csr_array((n_features, n_labels), dtype=dtype))
+        self.noise = noise_table(config.seed)
+        self.learner = new_learner(
+            sparse_weights(np.zeros(n_features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), n_labels)
+        )
 
-    def grow(self, rows: linear.Rows) -> None:
+    def grow(self, rows: Rows) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
         old = self.learner
-        n_features = len(old.weights.dense_of)
-        wanted = find_support(rows, n_features, self.n_labels, self.config.n_threads)
-        wanted.data = wanted.data.astype(old.sums.dtype)
-        if not len(old.weights.labels) and not len(old.dense_mask):
-            self.learner = new_learner(wanted)._replace(clock=old.clock)
+        n_features, dtype = len(old.weights.dense_of), old.sums.dtype
+        wanted = find_support(rows, n_features, self.n_labels, self.config.n_threads, dtype)
+        known = all_sparse(old.weights, old.dense_mask)
+        if not len(known.labels):
+            self.learner = new_learner(wanted)
             return
-        weights = weights_matrix(old.weights, old.dense_mask)
-        sums = weights_matrix(
-            old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask
-        )
-        keys = [_keys(pattern) for pattern in (weights, wanted)]
-        union = np.union1d(*keys)
-        places = np.searchsorted(union, keys[0])
+        sums = all_sparse(old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask)
+        known_keys = _keys(known)
+        union = np.union1d(known_keys, _keys(wanted))
         features, labels = np.divmod(union, self.n_labels)
-        offsets = np.zeros(n_features + 1, np.int64)
-        np.cumsum(np.bincount(features, minlength=n_features), out=offsets[1:])
-        grown = csr_array(
-            (np.zeros(len(union), old.sums.dtype), labels.astype(np.int32), offsets), shape=weights.shape
-        )
-        grown.data[places] = weights.data
-        learner = new_learner(grown)
-        grown.data[places] = sums.data
-        sums_laid_out = lay_out(grown)
-        self.learner = learner._replace(
-            dense_sums=sums_laid_out.dense_rows, sums=sums_laid_out.values, clock=old.clock, norms=old.norms
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(features, minlength=n_features))])
+        values = np.zeros((2, len(union)), dtype)
+        values[:, np.searchsorted(union, known_keys)] = known.values, sums.values
+        grown = sparse_weights(offsets, labels.astype(np.int32), values[0], self.n_labels)
+        grown_sums = lay_out(grown._replace(values=values[1]))
+        self.learner = new_learner(grown)._replace(
+            dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
 
-    def run_pass(
-        self, rows: linear.Rows, check: Callable[[linear.Weights], dict[str, float]] | None = None
-    ) -> PassFacts:
+    def run_pass(self, rows: Rows, check: Callable[[Weights], dict[str, float]] | None = None) -> PassFacts:
         """One pass in the order of default_rng([seed, pass])."""
         config = self.config
         self.n_passes += 1
@@ -128,7 +134,7 @@ class Trainer:
         n_rows = len(rows.offsets) - 1
         n_threads = config.n_threads
         order = np.random.default_rng([config.seed, self.n_passes]).permutation(n_rows)
-        settings = linear.Settings(
+        settings = Settings(
             rule=RULES[config.algo],
             k=config.k,
             eta=config.eta if config.algo.startswith("sgd") else 1.0,
@@ -140,20 +146,18 @@ class Trainer:
         )
         most_labels = int(np.diff(rows.label_offsets).max(initial=0))
         dtype = self.learner.sums.dtype
-        works = [linear.new_work(self.n_labels, config.k, most_labels, dtype) for _ in range(n_threads)]
+        works = [new_work(self.n_labels, config.k, most_labels, dtype) for _ in range(n_threads)]
         surrogate, mistakes, updated = 0.0, 0, 0
         rows_a_call = max(ROWS_A_CALL // config.batch_rows, 1) * config.batch_rows
         with tqdm(total=n_rows, desc=f"pass {self.n_passes}", unit=" rows", leave=False, disable=None) as bar:
             for start in range(0, n_rows, rows_a_call):
                 part = order[start : start + rows_a_call]
-                batch = linear.new_batch(len(part), config.batch_rows, config.k + most_labels, dtype)
+                batch = new_batch(len(part), config.batch_rows, config.k + most_labels, dtype)
 
-                def work(me: int, part: np.ndarray = part, batch: linear.Batch = batch) -> None:
-                    linear.train_rows(
-                        me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch
-                    )
+                def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
+                    linear.train_rows(me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch)
 
-                linear.run_team(n_threads, work)
+                run_team(n_threads, work)
                 surrogate += float(batch.surrogates.sum())
                 mistakes += int(batch.mistakes.sum())
                 updated += int(batch.updated.sum())
@@ -166,7 +170,7 @@ class Trainer:
             self.n_passes, surrogate / n_labelled, mistakes / n_labelled, updated, n_rows, seconds, heldout
         )
 
-    def weights(self) -> linear.Weights:
+    def weights(self) -> Weights:
         """The mean of the weights after every batch since pass `average_from`; the last ones if that is 0 or ahead."""
         learner = self.learner
         _, scale, elapsed, n_averaged = (float(value) for value in learner.clock)
@@ -188,26 +192,27 @@ class Trainer:
             )
 
 
-def new_learner(weights: csr_array) -> linear.Learner:
-    """A learner whose support is the pattern of `weights` (explicit zeros count) and that starts from them."""
-    laid_out = lay_out(weights)
-    pattern = csr_array((np.ones(weights.nnz, bool), weights.indices, weights.indptr), shape=weights.shape)
-    groups = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr)) % linear.FEATURE_GROUPS
-    squares = weights.data.astype(np.float64) ** 2
-    return linear.Learner(
-        weights=laid_out,
-        dense_mask=np.packbits(pattern[laid_out.dense_of >= 0].toarray(), axis=1, bitorder="little"),
-        dense_sums=np.zeros_like(laid_out.dense_rows),
-        sums=np.zeros_like(laid_out.values),
+def new_learner(start: Weights) -> Learner:
+    """A learner that starts from sparse rows; their pattern, zeros too, is its support."""
+    weights = lay_out(start)
+    lengths = np.diff(start.offsets)
+    in_dense = np.repeat(weights.dense_of >= 0, lengths)
+    mask = np.zeros(weights.dense_rows.shape, bool)
+    mask[np.repeat(weights.dense_of, lengths)[in_dense], start.labels[in_dense]] = True
+    return Learner(
+        weights=weights,
+        dense_mask=np.packbits(mask, axis=1, bitorder="little"),
+        dense_sums=np.zeros_like(weights.dense_rows),
+        sums=np.zeros_like(weights.values),
         clock=np.array([0.0, 1.0, 0.0, 0.0]),  # steps, scale, elapsed, averaged
-        norms=np.bincount(groups, squares, minlength=linear.FEATURE_GROUPS),
+        norms=np.zeros(linear.FEATURE_GROUPS),
     )
 
 
-def _keys(pattern: csr_array) -> np.ndarray:
-    """One sorted number for each (feature, label) of a pattern."""
-    features = np.repeat(np.arange(pattern.shape[0], dtype=np.int64), np.diff(pattern.indptr))
-    return features * pattern.shape[1] + pattern.indices
+def _keys(sparse: Weights) -> np.ndarray:
+    """One number for each (feature, label) of sparse rows, rising."""
+    features = np.repeat(np.arange(len(sparse.dense_of), dtype=np.int64), np.diff(sparse.offsets))
+    return features * sparse.dense_rows.shape[1] + sparse.labels
 
 
 def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] | None = None) -> LinearScorer:
@@ -219,10 +224,10 @@ def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] |
     trainer = Trainer(prepared.shape[1], kept.labels.shape[1], config.train)
     trainer.grow(rows)
 
-    def scorer_of(weights: linear.Weights) -> LinearScorer:
+    def scorer_of(weights: Weights) -> LinearScorer:
         return LinearScorer(weights, config.rows, data.label_names, data.feature_names)
 
-    def check(weights: linear.Weights) -> dict[str, float]:
+    def check(weights: Weights) -> dict[str, float]:
         k = min(max(metrics.REPORTED_KS), kept.labels.shape[1])
         top = scorer_of(weights).predict_topk(heldout.rows, k, config.train.n_threads)
         return metrics.precision_at_k(top, heldout.labels, [k_ for k_ in metrics.REPORTED_KS if k_ <= k])
@@ -253,14 +258,7 @@ def check_trainable(data: Dataset) -> None:
     if not data.labels.nnz:
         raise TrainingError(f"none of the {n_rows} rows has a label: there is nothing to learn")
     if not np.isfinite(data.rows.data).all():
-        row = (
-            int(
-                np.searchsorted(
-                    data.rows.indptr, np.flatnonzero(~np.isfinite(data.rows.data))[0], side="right"
-                )
-            )
-            - 1
-        )
+        row = int(np.searchsorted(data.rows.indptr, np.flatnonzero(~np.isfinite(data.rows.data))[0], side="right")) - 1
         raise TrainingError(f"row {row} has a value that is not a finite number")
 
 

@@ -8,9 +8,6 @@ of the rows, and no `fastmath` is on where it could reorder a sum. So the result
 threads and for dense and sparse rows alike.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit, types
 from numba.core import cgutils
@@ -33,85 +30,14 @@ LEAST_SCALE = 1e-3
 # Gumbel(0, 1) noise is read from a table in runs of BLOCK, each block of labels at its own pseudo-random place.
 NOISE_PLACES = 1 << 14
 
+# Places in a learner's clock: batches done, scale of the weights, sum of scales over the averaged batches, how many.
+STEPS, SCALE, ELAPSED, AVERAGED = range(4)
+
 # Rules: the choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max).
 PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX = range(4)
 
 
-class Rows(NamedTuple):
-    """Sparse rows (CSR) and the relevant labels of each, both sorted by id."""
-
-    offsets: np.ndarray  # (n_rows + 1) int64
-    features: np.ndarray  # int32
-    values: np.ndarray  # float32
-    label_offsets: np.ndarray  # (n_rows + 1) int64
-    labels: np.ndarray  # int32
-
-
-class Weights(NamedTuple):
-    """Scorers of all labels, feature by feature: a dense row, or a sparse row of sorted labels."""
-
-    dense_of: np.ndarray  # (n_features) int32: the feature's place in dense_rows, or -1
-    dense_rows: np.ndarray  # (n_dense, n_labels)
-    offsets: np.ndarray  # (n_features + 1) int64 into labels and values; empty for a dense feature
-    labels: np.ndarray  # int32
-    values: np.ndarray
-
-
-class Learner(NamedTuple):
-    """What training changes. True weights = scale * weights; their mean over time = (elapsed * weights - sums) / n."""
-
-    weights: Weights
-    dense_mask: np.ndarray  # (n_dense, ceil(n_labels / 8)) uint8: bit = this label may use this feature
-    dense_sums: np.ndarray  # like weights.dense_rows: sum of elapsed * step (lazy averaging)
-    sums: np.ndarray  # like weights.values
-    clock: np.ndarray  # float64, see the places below
-    norms: np.ndarray  # (FEATURE_GROUPS) float64: squared norm of weights, kept only when there is a radius
-
-
-# Places in Learner.clock: batches done, scale of the weights, sum of scales over the averaged batches, their number.
-STEPS, SCALE, ELAPSED, AVERAGED = range(4)
-
-
-class Settings(NamedTuple):
-    """One pass. eta_t = eta / t^decay, t = number of the batch; radius 0 = no projection."""
-
-    rule: int
-    k: int
-    eta: float
-    decay: float
-    tau: float
-    radius: float
-    averaging: bool
-    noise_key: np.uint64
-
-
-class Work(NamedTuple):
-    """One thread's buffers: the scores of one row. Labels outside opened blocks have score 0."""
-
-    scores: np.ndarray  # (n_blocks * BLOCK); the last block is padded with -inf
-    opened: np.ndarray  # (n_blocks) int64: stamp of the row that opened the block last
-    blocks: np.ndarray  # (n_blocks) int32: the opened blocks
-    counts: np.ndarray  # int64: stamp, number of opened blocks
-    pos_labels: np.ndarray  # (most labels of a row) int32, by falling score
-    pos: np.ndarray  # their scores
-    neg_labels: np.ndarray  # (k) int32
-    neg: np.ndarray
-
-
-class Batch(NamedTuple):
-    """What the threads share: the steps of one batch, their counters, and facts about each row of the call."""
-
-    pair_labels: np.ndarray  # (batch_rows, k + most labels of a row) int32
-    pair_steps: np.ndarray  # same shape: coefficient of each label
-    n_pairs: np.ndarray  # (batch_rows) int64
-    arrived: np.ndarray  # (1) int64: barrier
-    claimed: np.ndarray  # (n_batches) int64: rows of each batch taken so far
-    surrogates: np.ndarray  # (rows of the call) float64
-    mistakes: np.ndarray  # (rows of the call) int64
-    updated: np.ndarray  # (rows of the call) bool
-
-
-# --- threads -------------------------------------------------------------------------------------------------------
+# --- threads ---------------------------------------------------------------------------------------------------------
 
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
 
@@ -141,7 +67,7 @@ def _wait_for_all(arrived, n_threads):
             _yield_core()
 
 
-# --- scoring -------------------------------------------------------------------------------------------------------
+# --- scoring ---------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
@@ -230,15 +156,13 @@ def _perturb(tau, noise, row_key, work):
     scores = work.scores
     for i in range(work.counts[1]):
         block = work.blocks[i]
-        place = np.int64(
-            _mix(row_key + np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)) % np.uint64(NOISE_PLACES)
-        )
+        place = np.int64(_mix(row_key + np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)) % np.uint64(NOISE_PLACES))
         first = block * BLOCK
         for j in range(BLOCK):
             scores[first + j] += tau * noise[place + j]
 
 
-# --- choice --------------------------------------------------------------------------------------------------------
+# --- choice ----------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
@@ -281,9 +205,7 @@ def _top_labels(k, n_labels, work, top, top_labels):
             if scores[label] > -np.inf and (n < k or scores[label] >= top[k - 1]):
                 n = _insert(scores[label], label, top, top_labels, n, k)
     if work.counts[1] < len(work.opened) and (n < k or top[k - 1] <= 0):
-        for label in range(
-            n_labels
-        ):  # unopened: score 0. They come by rising id, so the first that fails ends it
+        for label in range(n_labels):  # unopened: score 0. They come by rising id, so the first that fails ends it
             if work.opened[label // BLOCK] != work.counts[0]:
                 if n == k and (top[k - 1] > 0 or top_labels[k - 1] < label):
                     break
@@ -323,9 +245,7 @@ def _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k):
     i = 0
     j = 0
     while i + j < k:
-        if j < n_neg and (
-            i == n_pos or neg[j] > pos[i] or (neg[j] == pos[i] and neg_labels[j] < pos_labels[i])
-        ):
+        if j < n_neg and (i == n_pos or neg[j] > pos[i] or (neg[j] == pos[i] and neg_labels[j] < pos_labels[i])):
             j += 1
         else:
             i += 1
@@ -353,10 +273,10 @@ def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
         work.scores[relevant[i]] = -np.inf
     n_neg = _top_labels(k, n_labels, work, neg, neg_labels)
 
-    by_max = rule == PERCEPTRON_MAX or rule == SGD_MAX
+    by_max = rule in (PERCEPTRON_MAX, SGD_MAX)
     surrogate, best_kept = _best_kept(pos, n_pos, neg, n_neg, k, by_max)
     at_top = _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k)
-    kept = best_kept if rule == SGD_AVG or rule == SGD_MAX else at_top
+    kept = best_kept if rule in (SGD_AVG, SGD_MAX) else at_top
     m = k - kept
     if m == 0:
         return 0, surrogate, k - at_top
@@ -373,7 +293,7 @@ def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
     return m + last - first, surrogate, k - at_top
 
 
-# --- training ------------------------------------------------------------------------------------------------------
+# --- training --------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
@@ -391,7 +311,7 @@ def _find(labels, first, end, label):
 
 @njit(cache=True, nogil=True)
 def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, steps):
-    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums follow for the lazy average."""
+    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums for the lazy average."""
     weights = learner.weights
     for i in range(len(features)):
         f = features[i]
@@ -421,7 +341,7 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
 
 @njit(cache=True, nogil=True)
 def _multiply_out(me, n_threads, learner, scale, elapsed):
-    """weights *= scale, and the sum over time so far moves into sums: the clock can start anew at scale 1, elapsed 0."""
+    """weights *= scale, and what the mean has so far moves into sums: then scale is 1 and elapsed 0 again."""
     weights = learner.weights
     for f in range(len(weights.dense_of)):
         if f % FEATURE_GROUPS % n_threads == me:
@@ -515,7 +435,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
         learner.clock[:] = clock
 
 
-# --- prediction ----------------------------------------------------------------------------------------------------
+# --- prediction ------------------------------------------------------------------------------------------------------
 
 # Rows that a thread takes at a time.
 CLAIM = 16
@@ -559,76 +479,3 @@ def choose_step(scores, relevant, k, rule, work, out_labels, out_steps):
     _open_all(len(scores), work)
     work.scores[: len(scores)] = scores
     return _choose_step(relevant, k, rule, len(scores), work, out_labels, out_steps)
-
-
-# --- support -------------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels):
-    """The pattern of X^T Y: labels that share a row with each feature, sorted. X is given by feature (CSC).
-
-    First call, with empty `labels`: offsets[f + 1] = number of labels of feature f. Second call, with offsets summed
-    up: fills labels. `seen` holds n_labels times -1.
-    """
-    filling = len(labels) > 0
-    for f in range(me, len(offsets) - 1, n_threads):
-        n = offsets[f] if filling else 0
-        for p in range(feature_offsets[f], feature_offsets[f + 1]):
-            row = feature_rows[p]
-            for q in range(rows.label_offsets[row], rows.label_offsets[row + 1]):
-                label = rows.labels[q]
-                if seen[label] != f:
-                    seen[label] = f
-                    if filling:
-                        labels[n] = label
-                    n += 1
-        if filling:
-            labels[offsets[f] : n].sort()
-        else:
-            offsets[f + 1] = n
-
-
-# --- around the kernels --------------------------------------------------------------------------------------------
-
-
-def run_team(n_threads, task):
-    """task(me) for me = 0 .. n_threads - 1, all at the same time, each on a thread of its own."""
-    if n_threads == 1:
-        return [task(0)]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(task, range(n_threads)))
-
-
-def new_work(n_labels, k=1, most_labels=1, dtype=np.float32):
-    """Buffers for one thread: the k best labels of a row that has at most `most_labels` relevant ones."""
-    n_blocks = -(-n_labels // BLOCK)
-    return Work(
-        scores=np.full(n_blocks * BLOCK, -np.inf, dtype),
-        opened=np.zeros(n_blocks, np.int64),
-        blocks=np.zeros(n_blocks, np.int32),
-        counts=np.zeros(2, np.int64),
-        pos_labels=np.zeros(max(most_labels, 1), np.int32),
-        pos=np.zeros(max(most_labels, 1), dtype),
-        neg_labels=np.zeros(k, np.int32),
-        neg=np.zeros(k, dtype),
-    )
-
-
-def new_batch(n_rows, batch_rows, most_pairs, dtype=np.float32):
-    """What the threads share in one call of `train_rows` on n_rows rows."""
-    return Batch(
-        pair_labels=np.zeros((batch_rows, most_pairs), np.int32),
-        pair_steps=np.zeros((batch_rows, most_pairs), dtype),
-        n_pairs=np.zeros(batch_rows, np.int64),
-        arrived=np.zeros(1, np.int64),
-        claimed=np.zeros(-(-n_rows // batch_rows), np.int64),
-        surrogates=np.zeros(n_rows),
-        mistakes=np.zeros(n_rows, np.int64),
-        updated=np.zeros(n_rows, np.bool_),
-    )
-
-
-def noise_table(seed):
-    """Gumbel(0, 1) draws for `train_rows`."""
-    return np.random.default_rng(seed).gumbel(size=NOISE_PLACES + BLOCK).astype(np.float32)

@@ -216,9 +216,7 @@ def parse_rows(text, start, n_rows, n_features, n_labels):
         label_offsets[row + 1] = used_labels
         feature_offsets[row + 1] = used_features
     if error[0] == OK:
-        error = (
-            (TOO_FEW_ROWS, n_kept + 1, text.size) if n_kept < n_rows else _find_surplus(text, at, n_rows + 2)
-        )
+        error = (TOO_FEW_ROWS, n_kept + 1, text.size) if n_kept < n_rows else _find_surplus(text, at, n_rows + 2)
     return (
         label_offsets,
         label_ids[:used_labels],

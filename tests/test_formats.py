@@ -1,0 +1,577 @@
+"""Files to data and back: round trips, the parser against plain Python, and every way a file can be wrong."""
+
+import gzip
+import os
+import re
+import zipfile
+from io import BytesIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, load_npz, save_npz
+
+from xmlpreck import formats
+from xmlpreck.formats import Dataset, FormatError, TopK
+
+# tmp_path is shared by the examples of one test, which is fine: each of them overwrites its file.
+PROPERTY = settings(
+    deadline=None,
+    max_examples=60,
+    database=None,  # it would stand in the working directory
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def sparse(entries, shape):
+    """CSR from {row: {id: value}}."""
+    rows = [sorted(entries.get(row, {}).items()) for row in range(shape[0])]
+    values = np.array([value for row in rows for _, value in row], np.float32)
+    ids = np.array([column for row in rows for column, _ in row], np.int32)
+    return formats.build_csr(values, ids, np.cumsum([0] + [len(row) for row in rows]), shape)
+
+
+@st.composite
+def datasets(draw):
+    n_rows, n_features, n_labels = (draw(st.integers(low, 6)) for low in (0, 1, 1))
+    rows = {r: draw(st.dictionaries(st.integers(0, n_features - 1), FLOATS)) for r in range(n_rows)}
+    labels = {r: dict.fromkeys(draw(st.sets(st.integers(0, n_labels - 1))), 1.0) for r in range(n_rows)}
+    return Dataset(sparse(rows, (n_rows, n_features)), sparse(labels, (n_rows, n_labels)))
+
+
+@st.composite
+def predictions(draw, scores=FLOATS):
+    """(n_labels, TopK) in the order the library promises."""
+    n_labels = draw(st.integers(1, 8))
+    rows = draw(st.lists(st.dictionaries(st.integers(0, n_labels - 1), scores, max_size=4), max_size=5))
+    width = max([1] + [len(row) for row in rows])
+    topk = TopK(np.full((len(rows), width), -1, np.int32), np.full((len(rows), width), -np.inf, np.float32))
+    for row, chosen in enumerate(rows):
+        for rank, (label, score) in enumerate(sorted(chosen.items(), key=lambda pair: (-pair[1], pair[0]))):
+            topk.labels[row, rank], topk.scores[row, rank] = label, score
+    return n_labels, topk
+
+
+def assert_same_matrix(actual, expected):
+    assert actual.shape == expected.shape
+    assert actual.dtype == np.float32
+    assert actual.indices.dtype == np.int32
+    for part in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(actual, part), getattr(expected, part))
+
+
+def assert_same_dataset(actual, expected):
+    assert_same_matrix(actual.rows, expected.rows)
+    assert_same_matrix(actual.labels, expected.labels)
+
+
+def write(path, text):
+    path.write_bytes(text.encode())
+    return path
+
+
+def refuses(message):
+    """The error is one line that holds `message` literally."""
+    return pytest.raises(FormatError, match=f"^[^\n]*{re.escape(message)}[^\n]*$")
+
+
+# --- repository text
+
+
+@PROPERTY
+@given(dataset=datasets(), suffix=st.sampled_from([".txt", ".txt.gz"]))
+def test_repository_text_round_trip(tmp_path, dataset, suffix):
+    path = tmp_path / f"train{suffix}"
+    formats.write_repository_text(path, dataset)
+    assert_same_dataset(formats.read_repository_text(path), dataset)
+
+
+def test_same_data_same_bytes_in_gz(tmp_path):
+    data = Dataset(sparse({0: {1: 0.5}}, (1, 2)), sparse({0: {0: 1}}, (1, 1)))
+    for name in ("a.gz", "b.gz"):
+        formats.write_repository_text(tmp_path / name, data)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+def plain_parse(text):
+    """The format by Python's own split and float."""
+    header, *lines = text.split("\n")
+    n_rows, n_features, n_labels = map(int, header.split())
+    rows, labels = {}, {}
+    for row, line in enumerate(lines[:n_rows]):
+        first, _, rest = line.partition(" ")
+        if ":" in first:
+            first, rest = "", line
+        labels[row] = {int(label): 1.0 for label in first.split(",") if label.strip()}
+        rows[row] = {int(f): float(v) for f, v in (token.split(":") for token in rest.split())}
+    return Dataset(sparse(rows, (n_rows, n_features)), sparse(labels, (n_rows, n_labels)))
+
+
+def random_text(rng, n_rows=60, n_features=50, n_labels=30):
+    spellings = ("%.9g", "%.3f", "%e", "%+.17g", "%.0f", "%.25f", "%d.")
+    lines = []
+    for _ in range(n_rows):
+        labels = ",".join(map(str, rng.permutation(n_labels)[: rng.integers(0, 5)]))
+        values = rng.normal(size=rng.integers(0, 9)) * 10.0 ** rng.integers(-9, 9)
+        features = zip(rng.permutation(n_features), rng.choice(spellings, len(values)), values, strict=False)
+        tokens = " ".join(f"{feature}:{spelling % value}" for feature, spelling, value in features)
+        lines.append(f"{labels}{' ' * rng.integers(1, 3) if labels or rng.random() < 0.5 else ''}{tokens}")
+        lines[-1] += " " * rng.integers(0, 2) + "\r" * rng.integers(0, 2)
+    return f"{n_rows} {n_features} {n_labels}\n" + "\n".join(lines) + "\n" * int(rng.integers(0, 4))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parser_agrees_with_plain_python(tmp_path, seed):
+    text = random_text(np.random.default_rng(seed))
+    # A last row with neither labels nor features and no newline would be no line at all.
+    text = text if text.endswith("\n") else text + " "
+    actual = formats.read_repository_text(write(tmp_path / "data.txt", text))
+    assert_same_dataset(actual, plain_parse(text))
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1", 1.0),
+        ("+.5", 0.5),
+        ("5.", 5.0),
+        ("-0.25", -0.25),
+        ("1E2", 100.0),
+        ("1e+02", 100.0),
+        ("12345678901234567890123", 12345678901234567890123.0),
+        ("0.00000000000000000000000000001234567", 1.234567e-29),
+        ("1234567890123456789012e-20", 12.34567890123456789012),
+        ("3.40282347e+38", 3.40282347e38),
+        ("1.40129846e-45", 1.40129846e-45),
+        ("1e-99999999999999999999", 0.0),
+        ("0e99999999999999999999", 0.0),
+    ],
+)
+def test_values(tmp_path, written, value):
+    data = formats.read_repository_text(write(tmp_path / "v.txt", f"1 1 1\n0 0:{written}"))
+    assert data.rows.data[0] == np.float32(value)
+
+
+def test_rows_with_little_in_them(tmp_path):
+    text = "7 4 3\r\n\r\n1\r\n 3:2\r\n0:1 2:5\r\n2,0\t3:1  1:2 \r\n\t \r\n1,2"
+    data = formats.read_repository_text(write(tmp_path / "train.txt", text + "\n \n\r\n\n"))
+    assert data.labels.toarray().tolist() == [
+        [0, 0, 0],
+        [0, 1, 0],
+        [0, 0, 0],
+        [0, 0, 0],
+        [1, 0, 1],
+        [0, 0, 0],
+        [0, 1, 1],
+    ]
+    assert data.rows.indptr.tolist() == [0, 0, 0, 1, 3, 5, 5, 5]
+    assert data.rows.indices.tolist() == [3, 0, 2, 1, 3]
+    assert data.rows.data.tolist() == [2, 1, 5, 2, 1]
+    assert_same_dataset(formats.read_repository_text(write(tmp_path / "train.txt", text)), data)
+
+
+def test_a_header_alone(tmp_path):
+    assert formats.read_repository_text(write(tmp_path / "t.txt", "0 4 3")).rows.shape == (0, 4)
+
+
+RANGE = "is out of range: the header says"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ":1: the file is empty: the first line must be 3 numbers, n_rows n_features n_labels"),
+        ("2 3\n", ":1: header '2 3' is wrong"),
+        ("0 1:1 2:1\n", ":1: header '0 1:1 2:1' is wrong"),
+        ("1 -3 3\n", ":1: header '1 -3 3' is wrong"),
+        ("1 3 9999999999\n", ":1: header '1 3 9999999999' is wrong"),
+        ("1 3 3" + 200 * " " + "\n0 1:1\n", ":1: header '1 3 3' is wrong"),
+        ("\n1 3 3\n", ":1: header '' is wrong"),
+        ("2 9 4\n0 1:1\n0,4 1:1\n", f":3: label id 4 {RANGE} 4 labels (ids 0 to 3)"),
+        ("1 9 0\n0 1:1\n", f":2: label id 0 {RANGE} 0 labels"),
+        ("1 9 4\n99999999999999999999999 1:1\n", f":2: label id 99999999999999999999999 {RANGE} 4 labels"),
+        ("1 9 4\n0,x,1 1:1\n", ":2: label 'x' is not an id"),
+        ("1 9 4\n0,-1 1:1\n", ":2: label '-1' is not an id"),
+        ("1 9 4\n1.5 1:1\n", ":2: label '1.5' is not an id"),
+        ("1 9 4\n0, 1:1\n", ":2: label '' is not an id"),
+        ("1 9 4\n0,", ":2: label '' is not an id"),
+        ("1 9 4\n0,1:1\n", ":2: label '1:1' is not an id"),
+        ("1 9 4\n0 9:1\n", f":2: feature id 9 {RANGE} 9 features (ids 0 to 8)"),
+        ("1 9 4\n9:1\n", f":2: feature id 9 {RANGE} 9 features (ids 0 to 8)"),
+        ("1 9 4\n0 7\n", ":2: '7' is not feature:value, such as 17:0.25"),
+        ("1 9 4\n0 a:1\n", ":2: 'a:1' is not feature:value"),
+        ("1 9 4\n0 \xff\n", r":2: '\\xc3\\xbf' is not feature:value"),
+        ("1 9 4\n 0,1 2:1\n", ":2: '0,1' is not feature:value"),
+        ("1 9 4\n0 3:nan\n", ":2: feature 3 has the value 'nan': values must be finite float32 numbers"),
+        ("1 9 4\n0 3:-inf\n", ":2: feature 3 has the value '-inf'"),
+        ("1 9 4\n0 3:1e39\n", ":2: feature 3 has the value '1e39'"),
+        ("1 9 4\n0 3:1e999999999999\n", ":2: feature 3 has the value '1e999999999999'"),
+        ("1 9 4\n0 3:\n", ":2: feature 3 has the value ''"),
+        ("1 9 4\n0 3: 1\n", ":2: feature 3 has the value ''"),
+        ("1 9 4\n0 3:.\n", ":2: feature 3 has the value '.'"),
+        ("1 9 4\n0 3:1e\n", ":2: feature 3 has the value '1e'"),
+        ("1 9 4\n0 3:1.2.3\n", ":2: feature 3 has the value '1.2.3'"),
+        ("1 9 4\n0 3:1:2\n", ":2: feature 3 has the value '1:2'"),
+        ("1 9 4\n0 3:-", ":2: feature 3 has the value '-'"),
+        ("3 9 4\n0 1:1\n", ":2: the file ends after 1 rows: the header says 3"),
+        ("2000000000 9 4", ":1: the file ends after 0 rows: the header says 2000000000"),
+        ("1 9 4\n0 1:1\n\n2 1:1\n", ":4: '2' stands after the last row: the header says 1 rows"),
+        ("2 9 4\n0 1:1\n0 7:1 3:1 7:2\n", ":3: feature 7 stands twice"),
+        ("2 9 4\n\n0 7:1 7:1\n", ":3: feature 7 stands twice"),
+        ("3 9 4\n1,2\n2,3\n3,1,3 7:1\n", ":4: label 3 stands twice"),
+    ],
+)
+def test_bad_text_names_file_line_and_value(tmp_path, text, message):
+    path = write(tmp_path / "bad.txt", text)
+    with refuses(f"{path}{message}"):
+        formats.read_repository_text(path)
+
+
+def test_text_that_cannot_be_read(tmp_path):
+    with refuses("none.txt: cannot be read: No such file or directory"):
+        formats.read_repository_text(tmp_path / "none.txt")
+    with refuses("plain.gz: cannot be read: Not a gzipped file"):
+        formats.read_repository_text(write(tmp_path / "plain.gz", "1 2 3\n"))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"1 2 3\n0 1:1\n" * 50)[:-12])
+    with refuses("cut.gz: cannot be read: "):
+        formats.read_repository_text(tmp_path / "cut.gz")
+
+
+# --- npz pairs
+
+
+@PROPERTY
+@given(dataset=datasets())
+def test_npz_pair_round_trip(tmp_path, dataset):
+    formats.write_npz_pair(tmp_path, "train", dataset)
+    assert_same_dataset(formats.read_npz_pair(tmp_path / "X_train.npz", tmp_path / "Y_train.npz"), dataset)
+
+
+def test_npz_of_other_formats_and_types(tmp_path):
+    dense = np.array([[0, 2, 0], [3, 0, 4]])
+    x, y = tmp_path / "X.npz", tmp_path / "Y.npz"
+    save_npz(x, coo_array(dense))
+    for labels in (
+        csc_array(dense.astype(np.int8)),
+        csr_matrix(dense > 0),
+        csr_matrix((np.array([2.0, 0, 4, 3]), np.array([1, 0, 2, 0]), np.array([0, 2, 4]))),
+    ):
+        save_npz(y, labels)
+        data = formats.read_npz_pair(x, y)
+        assert_same_matrix(data.rows, csr_array(dense.astype(np.float32)))
+        assert_same_matrix(data.labels, csr_array((dense > 0).astype(np.float32)))
+
+
+UNREADABLE = "cannot be read as a scipy.sparse matrix"
+
+
+def raw_csr(data, indices, indptr, shape):
+    """A matrix as it would never leave scipy's constructor."""
+    matrix = csr_matrix(shape, dtype=np.asarray(data).dtype)
+    matrix.data, matrix.indices, matrix.indptr = map(np.asarray, (data, indices, indptr))
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (raw_csr([1.0, np.nan], [0, 1], [0, 1, 2], (2, 3)), "row 1: feature 1 has the value nan"),
+        (raw_csr([1.0, 1e300], [0, 1], [0, 0, 2], (2, 3)), "row 1: feature 1 has the value inf"),
+        (raw_csr([1.0, 2.0], [2, 2], [0, 0, 2], (2, 3)), "row 1: feature 2 stands twice"),
+        (raw_csr([1.0, 2.0], [2, 3], [0, 0, 2], (2, 3)), UNREADABLE),
+        (raw_csr([1.0, 2.0], [2, 1], [0, 7, 2], (2, 3)), UNREADABLE),
+        (
+            raw_csr([1j, 2j], [0, 1], [0, 1, 2], (2, 3)),
+            f"{UNREADABLE}: shape (2, 3) of complex128 is not a matrix of real numbers",
+        ),
+        (coo_array(([1.0, 2.0], ([1, 1], [2, 2])), (2, 3)), "a feature stands twice in a row"),
+        (coo_array(([1.0], ([1],)), (3,)), f"{UNREADABLE}: shape (3,) of float64 is not a matrix"),
+    ],
+)
+def test_bad_npz_names_file_row_and_value(tmp_path, matrix, message):
+    save_npz(tmp_path / "X.npz", matrix)
+    save_npz(tmp_path / "Y.npz", csr_array(np.ones((2, 2))))
+    with refuses(f"{tmp_path}/X.npz: {message}"):
+        formats.read_npz_pair(tmp_path / "X.npz", tmp_path / "Y.npz")
+
+
+def test_npz_files_that_are_none(tmp_path):
+    x, y = tmp_path / "X.npz", tmp_path / "Y.npz"
+    save_npz(x, csr_array(np.ones((2, 2))))
+    save_npz(y, csr_array(np.ones((3, 2))))
+    with refuses(f"Y.npz: has 3 rows, but {x} has 2"):
+        formats.read_npz_pair(x, y)
+    whole = x.read_bytes()
+    dense = BytesIO()
+    np.savez(dense, a=np.ones(3))
+    objects = BytesIO()
+    np.savez(objects, format=np.array([{}], dtype=object))
+    for content in (b"", b"nothing", whole[: len(whole) // 2], dense.getvalue(), objects.getvalue()):
+        y.write_bytes(content)
+        with refuses(f"{y}: cannot be read as a scipy.sparse matrix: "):
+            formats.read_npz_pair(x, y)
+    y.unlink()
+    with refuses("Y.npz: cannot be read as a scipy.sparse matrix: [Errno 2] No such file"):
+        formats.read_npz_pair(x, y)
+
+
+# --- splits
+
+
+@pytest.fixture
+def tiny():
+    return Dataset(sparse({0: {1: 0.5}, 1: {0: 2}}, (2, 3)), sparse({0: {0: 1}, 1: {1: 1}}, (2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "split"),
+    [
+        ("X_train.npz", "Y_train.npz", "train"),
+        ("X.trn.npz", "Y.trn.npz", "train"),
+        ("X_test.npz", "Y_test.npz", "test"),
+        ("X.tst.npz", "Y.tst.npz", "test"),
+    ],
+)
+def test_splits_as_npz(tmp_path, tiny, x, y, split):
+    save_npz(tmp_path / x, tiny.rows)
+    assert formats.has_split(tmp_path, split)
+    assert not formats.has_split(tmp_path, {"train": "test", "test": "train"}[split])
+    with refuses(f"{y}: cannot be read"):
+        formats.read_split(tmp_path, split)
+    save_npz(tmp_path / y, tiny.labels)
+    assert_same_dataset(formats.read_split(tmp_path, split), tiny)
+    assert_same_dataset(formats.read_split(tmp_path / x, "test"), tiny)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz"])
+def test_splits_as_text_with_names(tmp_path, tiny, name):
+    formats.write_repository_text(tmp_path / name, tiny)
+    assert formats.read_split(tmp_path, "train").label_names is None
+    write(tmp_path / "labels.txt", "caf\u00e9\r\n\r\n")
+    (tmp_path / "features.txt.gz").write_bytes(gzip.compress("a\nb\u2028\nc".encode()))
+    data = formats.read_split(str(tmp_path), "train")
+    assert_same_dataset(data, tiny)
+    assert data.label_names == ["caf\u00e9", ""]
+    assert data.feature_names == ["a", "b\u2028", "c"]
+    assert formats.read_split(tmp_path / name, "test").label_names is None
+    write(tmp_path / "labels.txt", "one\n")
+    with refuses("labels.txt: has 1 names, but there are 2 labels"):
+        formats.read_split(tmp_path, "train")
+    (tmp_path / "labels.txt").write_bytes(b"a\n\xff\n")
+    with refuses("labels.txt: byte 2 is not UTF-8"):
+        formats.read_split(tmp_path, "train")
+
+
+def test_missing_splits_say_what_was_looked_for(tmp_path, tiny):
+    with refuses(f"{tmp_path}: no test data here: looked for test.txt, test.txt.gz, X_test.npz, X.tst.npz"):
+        formats.read_split(tmp_path, "test")
+    with refuses("nowhere: no such file or folder"):
+        formats.read_split(tmp_path / "nowhere", "train")
+    with refuses("split 'dev' is not known: say train or test"):
+        formats.read_split(tmp_path, "dev")
+    save_npz(tmp_path / "data.npz", tiny.rows)
+    with refuses("data.npz: name the file of rows X"):
+        formats.read_split(tmp_path / "data.npz", "train")
+    assert not formats.has_split(tmp_path / "nowhere", "train")
+
+
+# --- predictions
+
+
+@PROPERTY
+@given(drawn=predictions(), suffix=st.sampled_from([".npz", ".parquet"]))
+def test_predictions_round_trip(tmp_path, drawn, suffix):
+    n_labels, topk = drawn
+    path = tmp_path / f"predictions{suffix}"
+    formats.write_predictions(path, topk, n_labels)
+    read = formats.read_predictions(path, len(topk.labels), n_labels)
+    assert read.labels.dtype == np.int32
+    assert read.scores.dtype == np.float32
+    np.testing.assert_array_equal(read.labels, topk.labels)
+    np.testing.assert_array_equal(read.scores, topk.scores)
+
+
+# Multiples of 1/64 up to 1000: differences that nine digits around 1 can show.
+@PROPERTY
+@given(drawn=predictions(st.integers(-64_000, 64_000).map(lambda n: n / 64)))
+def test_text_predictions_keep_the_order_and_are_positive(tmp_path, drawn):
+    n_labels, topk = drawn
+    path = tmp_path / "predictions.txt"
+    formats.write_predictions(path, topk, n_labels)
+    read = formats.read_predictions(path, len(topk.labels), n_labels)
+    np.testing.assert_array_equal(read.labels, topk.labels)
+    assert (read.scores[read.labels >= 0] > 0).all()
+    score = topk.scores[topk.labels >= 0].astype(np.float64)
+    expected = np.where(score >= 0, 1 + score, 1 / (1 + abs(score))).astype(np.float32)
+    # Nine digits in the file, then float32.
+    np.testing.assert_allclose(read.scores[read.labels >= 0], expected, rtol=2e-7)
+
+
+ONE = TopK(np.array([[2, 0], [1, -1]], np.int32), np.array([[0.5, -1], [0, -np.inf]], np.float32))
+
+
+def test_what_stands_in_the_files(tmp_path):
+    formats.write_predictions(tmp_path / "p.txt", ONE, 3)
+    assert (tmp_path / "p.txt").read_text() == "2 3\n0:0.5 2:1.5\n1:1\n"
+    formats.write_predictions(tmp_path / "p.npz", ONE, 3)
+    matrix = load_npz(tmp_path / "p.npz")
+    assert isinstance(matrix, csr_matrix)
+    assert matrix.nnz == 3
+    formats.write_predictions(tmp_path / "p.parquet", ONE, 3, ["a", "b", "c"])
+    table = pq.read_table(tmp_path / "p.parquet")
+    assert table.schema.field("row").type == pa.int64()
+    assert table.to_pydict() == {
+        "row": [0, 1],
+        "labels": [[2, 0], [1]],
+        "scores": [[0.5, -1.0], [0.0]],
+        "names": [["c", "a"], ["b"]],
+    }
+    assert table.schema.metadata[b"n_labels"] == b"3"
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".npz", ".parquet"])
+def test_predictions_must_fit_the_data(tmp_path, suffix):
+    path = tmp_path / f"p{suffix}"
+    formats.write_predictions(path, ONE, 3)
+    with refuses(f"{path}: predicts for 2 rows, but the data have 5 rows"):
+        formats.read_predictions(path, n_rows=5)
+    with refuses(f"{path}: predicts for 3 labels, but the data have 4 labels"):
+        formats.read_predictions(path, n_rows=2, n_labels=4)
+    with refuses(f"{path}: row 0: label 2 is out of range: there are 2 labels"):
+        formats.write_predictions(path, ONE, 2)
+    with refuses(f"{path}: row 1: label 1 has the value nan"):
+        formats.write_predictions(path, ONE._replace(scores=np.array([[1, 0], [np.nan, 0]], np.float32)), 3)
+    with refuses(f"{path}: row 0: label 2 stands twice"):
+        formats.write_predictions(path, ONE._replace(labels=np.array([[2, 2], [1, -1]], np.int32)), 3)
+    path.unlink()
+    with refuses(f"{path}: cannot be read"):
+        formats.read_predictions(path)
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p", "p.txt.gz"])
+def test_unknown_kinds_name_the_known(tmp_path, name):
+    with refuses("predictions are .npz, .parquet or .txt"):
+        formats.write_predictions(tmp_path / name, ONE, 3)
+    with refuses("predictions are .npz, .parquet or .txt"):
+        formats.read_predictions(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2 3 4\n", ":1: header '2 3 4' is wrong: the first line must be 2 numbers, n_rows n_labels"),
+        ("1 3\n3:1\n", ":2: label id 3 is out of range: the header says 3 labels (ids 0 to 2)"),
+        ("1 3\n1:nan\n", ":2: label 1 has the score 'nan': scores must be finite float32 numbers"),
+        ("1 3\n1,2 2:1\n", ":2: '1,2' is not label:score, such as 17:0.25"),
+        ("1 3\nx\n", ":2: 'x' is not label:score"),
+        ("2 3\n1:2 1:3\n\n", ":2: label 1 stands twice"),
+        ("2 3\n1:2\n", ":2: the file ends after 1 rows: the header says 2"),
+    ],
+)
+def test_bad_text_predictions(tmp_path, text, message):
+    path = write(tmp_path / "p.txt", text)
+    with refuses(f"{path}{message}"):
+        formats.read_predictions(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"row": [0], "labels": [[1]]}, "cannot be read as row, labels and scores: "),
+        ({"row": [0], "labels": [["x"]], "scores": [[1.0]]}, "cannot be read as row, labels and scores: "),
+        ({"row": [0], "labels": [None], "scores": [[1.0]]}, "scores: an entry is null"),
+        ({"row": [0], "labels": [[1]], "scores": [[None]]}, "scores: an entry is null"),
+        ({"row": [0, 2], "labels": [[1], [1]], "scores": [[1.0], [1.0]]}, "row 1 is missing"),
+        ({"row": [0, 0], "labels": [[1], [1]], "scores": [[1.0], [1.0]]}, "row 1 is missing or another"),
+        ({"row": [0, 1], "labels": [[1], [1]], "scores": [[1.0], []]}, "row 1: has not as many scores as"),
+        ({"row": [1, 0], "labels": [[-1], [1]], "scores": [[1.0], [2.0]]}, "row 1: label -1 is out of range"),
+        ({"row": [0, 1], "labels": [[], [9]], "scores": [[], [2.0]]}, "row 1: label 9 is out of range"),
+        ({"row": [0, 1], "labels": [[], [3]], "scores": [[], [np.nan]]}, "row 1: label 3 has the value nan"),
+        ({"row": [0], "labels": [[3, 3]], "scores": [[1.0, 2.0]]}, "row 0: label 3 stands twice"),
+    ],
+)
+def test_bad_parquet_predictions(tmp_path, columns, message):
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table(columns), path)
+    with refuses(message):
+        formats.read_predictions(path, n_labels=5)
+
+
+def test_parquet_of_others(tmp_path):
+    """Rows in another order, wider types, no n_labels."""
+    path = tmp_path / "p.parquet"
+    table = pa.table({"scores": [[1.0], [2.0, 3.0]], "row": [1, 0], "labels": [[7], [4, 2]]})
+    pq.write_table(
+        table.cast(
+            pa.schema(
+                {
+                    "scores": pa.large_list(pa.float64()),
+                    "row": pa.int32(),
+                    "labels": pa.large_list(pa.int64()),
+                }
+            )
+        ),
+        path,
+    )
+    read = formats.read_predictions(path, n_rows=2)
+    assert read.labels.tolist() == [[2, 4], [7, -1]]
+    assert read.scores.tolist() == [[3, 2], [1, -np.inf]]
+    with refuses("cannot be read as row, labels and scores"):
+        formats.read_predictions(write(path, "PAR1"))
+
+
+def test_ties_go_to_the_lower_label(tmp_path):
+    path = write(tmp_path / "p.txt", "1 9\n7:2 3:2 5:4 1:2\n")
+    assert formats.read_predictions(path).labels.tolist() == [[5, 1, 3, 7]]
+
+
+# --- atomic writes
+
+
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    target = write(tmp_path / "p.txt", "old")
+
+    def write_half(error):
+        with formats.atomic_path(target) as temporary:
+            assert temporary.parent == target.parent
+            write(temporary, "half")
+            raise error
+
+    with pytest.raises(ZeroDivisionError):
+        write_half(ZeroDivisionError())
+    with refuses(f"{target}: cannot be written: No space left on device"):
+        write_half(OSError(28, "No space left on device"))
+
+    def fail(*names):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", fail)
+    for name in ("p.txt", "p.npz", "p.parquet"):
+        with refuses(f"{name}: cannot be written: Permission denied"):
+            formats.write_predictions(tmp_path / name, ONE, 3)
+    assert os.listdir(tmp_path) == ["p.txt"]
+    assert target.read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["p.txt", "p.npz", "p.parquet"])
+def test_places_that_cannot_be_written(tmp_path, name):
+    with refuses(f"nowhere/{name}: cannot be written: "):
+        formats.write_predictions(tmp_path / "nowhere" / name, ONE, 3)
+    write(tmp_path / "file", "")
+    with refuses(f"file/{name}: cannot be written: "):
+        formats.write_predictions(tmp_path / "file" / name, ONE, 3)
+    (tmp_path / name).mkdir()
+    with refuses(f"{name}: cannot be written: "):
+        formats.write_predictions(tmp_path / name, ONE, 3)
+    assert sorted(os.listdir(tmp_path)) == ["file", name]
+
+
+def test_a_good_write_replaces_the_file(tmp_path):
+    target = write(tmp_path / "p.npz", "old")
+    formats.write_predictions(target, ONE, 3)
+    assert zipfile.is_zipfile(target)
+    assert os.listdir(tmp_path) == ["p.npz"]

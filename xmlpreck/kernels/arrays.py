@@ -1,0 +1,131 @@
+"""What the kernels work on: named tuples of arrays, how they are made, and the threads that share them.
+
+Kernels know these by field names only. Counts of non-zeros are int64, ids int32; weights float32 (float64 in tests).
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmlpreck.kernels.linear import BLOCK, NOISE_PLACES
+
+
+class Rows(NamedTuple):
+    """Sparse rows (CSR) and the relevant labels of each, both sorted by id."""
+
+    offsets: np.ndarray  # (n_rows + 1) int64
+    features: np.ndarray  # int32
+    values: np.ndarray  # float32
+    label_offsets: np.ndarray  # (n_rows + 1) int64
+    labels: np.ndarray  # int32
+
+
+class Weights(NamedTuple):
+    """Scorers of all labels, feature by feature: a dense row, or a sparse row of sorted labels."""
+
+    dense_of: np.ndarray  # (n_features) int32: the feature's place in dense_rows, or -1
+    dense_rows: np.ndarray  # (n_dense, n_labels)
+    offsets: np.ndarray  # (n_features + 1) int64 into labels and values; not looked at for a dense feature
+    labels: np.ndarray  # int32
+    values: np.ndarray
+
+
+def sparse_weights(offsets: np.ndarray, labels: np.ndarray, values: np.ndarray, n_labels: int) -> Weights:
+    """Weights without dense rows."""
+    dense_of = np.full(len(offsets) - 1, -1, np.int32)
+    return Weights(dense_of, np.zeros((0, n_labels), values.dtype), offsets, labels, values)
+
+
+class Learner(NamedTuple):
+    """What training changes. True weights = scale * weights; their mean over time = (elapsed * weights - sums) / n."""
+
+    weights: Weights
+    dense_mask: np.ndarray  # (n_dense, ceil(n_labels / 8)) uint8: bit = this label may use this feature
+    dense_sums: np.ndarray  # like weights.dense_rows: sum of elapsed * step (lazy averaging)
+    sums: np.ndarray  # like weights.values
+    clock: np.ndarray  # float64, see the places below
+    norms: np.ndarray  # (FEATURE_GROUPS) float64: squared norm of weights, kept only when there is a radius
+
+
+class Settings(NamedTuple):
+    """One pass. eta_t = eta / t^decay, t = number of the batch; radius 0 = no projection."""
+
+    rule: int
+    k: int
+    eta: float
+    decay: float
+    tau: float
+    radius: float
+    averaging: bool
+    noise_key: np.uint64
+
+
+class Work(NamedTuple):
+    """One thread's buffers: the scores of one row. Labels outside opened blocks have score 0."""
+
+    scores: np.ndarray  # (n_blocks * BLOCK); the last block is padded with -inf
+    opened: np.ndarray  # (n_blocks) int64: stamp of the row that opened the block last
+    blocks: np.ndarray  # (n_blocks) int32: the opened blocks
+    counts: np.ndarray  # int64: stamp, number of opened blocks
+    pos_labels: np.ndarray  # (most labels of a row) int32, by falling score
+    pos: np.ndarray  # their scores
+    neg_labels: np.ndarray  # (k) int32
+    neg: np.ndarray
+
+
+class Batch(NamedTuple):
+    """What the threads share: the steps of one batch, their counters, and facts about each row of the call."""
+
+    pair_labels: np.ndarray  # (batch_rows, k + most labels of a row) int32
+    pair_steps: np.ndarray  # same shape: coefficient of each label
+    n_pairs: np.ndarray  # (batch_rows) int64
+    arrived: np.ndarray  # (1) int64: barrier
+    claimed: np.ndarray  # (n_batches) int64: rows of each batch taken so far
+    surrogates: np.ndarray  # (rows of the call) float64
+    mistakes: np.ndarray  # (rows of the call) int64
+    updated: np.ndarray  # (rows of the call) bool
+
+
+def run_team(n_threads: int, task: Callable[[int], None]) -> None:
+    """task(me) for me = 0 .. n_threads - 1, all at the same time, each on a thread of its own."""
+    if n_threads == 1:
+        task(0)
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(task, range(n_threads)))
+
+
+def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.float32) -> Work:
+    """Buffers for one thread: the k best labels of a row that has at most `most_labels` relevant ones."""
+    n_blocks = -(-n_labels // BLOCK)
+    return Work(
+        scores=np.full(n_blocks * BLOCK, -np.inf, dtype),
+        opened=np.zeros(n_blocks, np.int64),
+        blocks=np.zeros(n_blocks, np.int32),
+        counts=np.zeros(2, np.int64),
+        pos_labels=np.zeros(max(most_labels, 1), np.int32),
+        pos=np.zeros(max(most_labels, 1), dtype),
+        neg_labels=np.zeros(k, np.int32),
+        neg=np.zeros(k, dtype),
+    )
+
+
+def new_batch(n_rows: int, batch_rows: int, most_pairs: int, dtype: Any = np.float32) -> Batch:
+    """What the threads share in one call of linear.train_rows on n_rows rows."""
+    return Batch(
+        pair_labels=np.zeros((batch_rows, most_pairs), np.int32),
+        pair_steps=np.zeros((batch_rows, most_pairs), dtype),
+        n_pairs=np.zeros(batch_rows, np.int64),
+        arrived=np.zeros(1, np.int64),
+        claimed=np.zeros(-(-n_rows // batch_rows), np.int64),
+        surrogates=np.zeros(n_rows),
+        mistakes=np.zeros(n_rows, np.int64),
+        updated=np.zeros(n_rows, np.bool_),
+    )
+
+
+def noise_table(seed: int) -> np.ndarray:
+    """Gumbel(0, 1) draws for linear.train_rows."""
+    return np.random.default_rng(seed).gumbel(size=NOISE_PLACES + BLOCK).astype(np.float32)
