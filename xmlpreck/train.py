@@ -99,7 +99,7 @@ class Trainer:
         self.config = config
         self.n_labels = n_labels
         self.n_passes = 0
-        self.noise = noise_table(config.seed)
+        self.noise = noise_table(config.seed, config.tau, dtype)
         self.learner = new_learner(
             sparse_weights(np.zeros(n_features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), n_labels)
         )
@@ -139,8 +139,8 @@ class Trainer:
             k=config.k,
             eta=config.eta if config.algo.startswith("sgd") else 1.0,
             decay=STEP_DECAYS[config.decay] if config.algo.startswith("sgd") else 0.0,
-            tau=config.tau,
             radius=config.radius,
+            perturbed=config.tau > 0,
             averaging=0 < config.average_from <= self.n_passes,
             noise_key=np.random.default_rng([config.seed, self.n_passes, 1]).integers(2**63, dtype=np.uint64),
         )

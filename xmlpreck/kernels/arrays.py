@@ -56,8 +56,8 @@ class Settings(NamedTuple):
     k: int
     eta: float
     decay: float
-    tau: float
     radius: float
+    perturbed: bool  # add noise to the scores before the choice
     averaging: bool
     noise_key: np.uint64
 
@@ -126,6 +126,6 @@ def new_batch(n_rows: int, batch_rows: int, most_pairs: int, dtype: Any = np.flo
     )
 
 
-def noise_table(seed: int) -> np.ndarray:
-    """Gumbel(0, 1) draws for linear.train_rows."""
-    return np.random.default_rng(seed).gumbel(size=NOISE_PLACES + BLOCK).astype(np.float32)
+def noise_table(seed: int, tau: float, dtype: Any = np.float32) -> np.ndarray:
+    """tau * Gumbel(0, 1) draws: the noise of linear.train_rows."""
+    return (tau * np.random.default_rng(seed).gumbel(size=NOISE_PLACES + BLOCK)).astype(dtype)

@@ -27,7 +27,7 @@ FEATURE_GROUPS = 64
 # Below this scale the weights are multiplied out, so that float32 never overflows under a small radius.
 LEAST_SCALE = 1e-3
 
-# Gumbel(0, 1) noise is read from a table in runs of BLOCK, each block of labels at its own pseudo-random place.
+# Gumbel noise is read from a table in runs of BLOCK, each block of labels at its own pseudo-random place.
 NOISE_PLACES = 1 << 14
 
 # Places in a learner's clock: batches done, scale of the weights, sum of scales over the averaged batches, how many.
@@ -73,11 +73,9 @@ def _wait_for_all(arrived, n_threads):
 @njit(cache=True, nogil=True)
 def _open_block(block, n_labels, work):
     """The first touch of a block by this row: zero it and remember it."""
-    first = block * BLOCK
-    for label in range(first, first + BLOCK):
-        work.scores[label] = 0
-    for label in range(n_labels, first + BLOCK):
-        work.scores[label] = -np.inf
+    end = (block + 1) * BLOCK
+    work.scores[end - BLOCK : end] = 0
+    work.scores[n_labels:end] = -np.inf  # padding of the last block
     work.opened[block] = work.counts[0]
     work.blocks[work.counts[1]] = block
     work.counts[1] += 1
@@ -151,15 +149,15 @@ def _mix(key):
 
 
 @njit(cache=True, nogil=True)
-def _perturb(tau, noise, row_key, work):
-    """scores += tau * Gumbel noise, a draw that depends on the row's key and the label only."""
-    scores = work.scores
+def _perturb(noise, row_key, work):
+    """scores += noise, a draw that depends on the row's key and the label only."""
     for i in range(work.counts[1]):
         block = work.blocks[i]
         place = np.int64(_mix(row_key + np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)) % np.uint64(NOISE_PLACES))
-        first = block * BLOCK
+        block_scores = work.scores[block * BLOCK : block * BLOCK + BLOCK]  # a slice, or LLVM finds no SIMD here
+        block_noise = noise[place : place + BLOCK]
         for j in range(BLOCK):
-            scores[first + j] += tau * noise[place + j]
+            block_scores[j] += block_noise[j]
 
 
 # --- choice ----------------------------------------------------------------------------------------------------------
@@ -182,13 +180,13 @@ def _insert(score, label, scores, labels, n, size):
     return n + 1
 
 
-# nnan, nsz: lets LLVM use SIMD for the maximum, which has one value in any order.
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _peak(scores, first):
-    peak = scores[first]
-    for i in range(first + 1, first + BLOCK):
-        peak = max(peak, scores[i])
-    return peak
+@njit(cache=True, nogil=True)
+def _any_from(block_scores, least):
+    """Is a score of the block at least `least`? Counts without early exit, so that it becomes SIMD."""
+    n = 0
+    for i in range(BLOCK):
+        n += block_scores[i] >= least
+    return n > 0
 
 
 @njit(cache=True, nogil=True)
@@ -198,8 +196,7 @@ def _top_labels(k, n_labels, work, top, top_labels):
     n = 0
     for i in range(work.counts[1]):
         first = work.blocks[i] * BLOCK
-        peak = _peak(scores, first)
-        if peak == -np.inf or (n == k and peak < top[k - 1]):
+        if n == k and not _any_from(scores[first : first + BLOCK], top[k - 1]):
             continue
         for label in range(first, first + BLOCK):
             if scores[label] > -np.inf and (n < k or scores[label] >= top[k - 1]):
@@ -387,10 +384,9 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
             _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
             if scale != 1:
                 for i in range(work.counts[1]):
-                    for label in range(work.blocks[i] * BLOCK, work.blocks[i] * BLOCK + BLOCK):
-                        work.scores[label] *= scale
-            if settings.tau > 0:
-                _perturb(settings.tau, noise, _mix(settings.noise_key + np.uint64(row)), work)
+                    work.scores[work.blocks[i] * BLOCK : work.blocks[i] * BLOCK + BLOCK] *= scale
+            if settings.perturbed:
+                _perturb(noise, _mix(settings.noise_key + np.uint64(row)), work)
             n_pairs, surrogate, mistakes = _choose_step(
                 relevant,
                 settings.k,
