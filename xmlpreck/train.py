@@ -184,7 +184,8 @@ class Trainer:
 
     def _check_finite(self) -> None:
         weights = self.learner.weights
-        total = weights.dense_rows.sum(dtype=np.float64) + weights.values.sum(dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # inf - inf is what is looked for
+            total = weights.dense_rows.sum(dtype=np.float64) + weights.values.sum(dtype=np.float64)
         if not np.isfinite(total):
             raise TrainingError(
                 f"weights are no longer finite in pass {self.n_passes}: eta {self.config.eta:g} is too large for these "

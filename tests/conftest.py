@@ -1,0 +1,26 @@
+"""Shared by all tests: a kernel cache that is never stale, and where the real data is."""
+
+import hashlib
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# numba's cache does not notice every edit, so the kernels' own text names the folder: new text, fresh cache.
+_sources = b"".join(path.read_bytes() for path in sorted((ROOT / "xmlpreck" / "kernels").glob("*.py")))
+_key = hashlib.sha256(_sources + version("numba").encode() + sys.version.encode()).hexdigest()[:16]
+os.environ["NUMBA_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"xmlpreck-tests-{os.getuid()}-{_key}")
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Real data for measurement, which is not part of the project."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/data (real data sets, not shipped)")
+    return folder

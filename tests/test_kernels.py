@@ -1,0 +1,174 @@
+"""Rules, scoring and top-k of the kernels against the slow reference."""
+
+import numpy as np
+import pytest
+import reference
+from scipy.sparse import random_array
+
+from xmlpreck.config import RowsConfig
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import new_work, noise_table, run_team, sparse_weights
+from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out
+from xmlpreck.train import RULES
+
+ALL_RULES = sorted(RULES)
+
+
+def kernel_step(scores, relevance, k, rule):
+    """The kernel's coefficients as a vector, its surrogate and its mistakes."""
+    relevant = np.flatnonzero(relevance).astype(np.int32)
+    work = new_work(len(scores), k, len(relevant), np.float64)
+    labels = np.zeros(k + len(relevant), np.int32)
+    steps = np.zeros(k + len(relevant))
+    n_pairs, surrogate, mistakes = linear.choose_step(scores, relevant, k, RULES[rule], work, labels, steps)
+    assert len(set(labels[:n_pairs])) == n_pairs
+    coefficients = np.zeros(len(scores))
+    coefficients[labels[:n_pairs]] = steps[:n_pairs]
+    return coefficients, surrogate, mistakes
+
+
+def check_step(scores, relevance, k, rule):
+    coefficients, surrogate, mistakes = kernel_step(scores, relevance, k, rule)
+    np.testing.assert_allclose(coefficients, reference.RULES[rule](scores, relevance, k), rtol=1e-12)
+    k_row = min(k, int(relevance.sum()))
+    if k_row:
+        assert surrogate == pytest.approx(reference.SURROGATE_OF[rule](scores, relevance, k_row)[0], abs=1e-9)
+        assert mistakes == reference.mistakes(scores, relevance, k_row)
+    else:
+        assert (surrogate, mistakes) == (0, 0)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_rules_on_random_draws(rule):
+    rng = np.random.default_rng(RULES[rule])
+    for draw in range(3000):
+        n = int(rng.integers(1, 9))
+        k = int(rng.integers(1, 6))
+        # Scores on a coarse grid tie often, and exactly: quarters add up without rounding.
+        scores = rng.integers(-8, 9, n) / 4 if draw % 2 else rng.normal(size=n)
+        check_step(scores, rng.random(n) < rng.choice([0.2, 0.5, 0.9]), k, rule)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+@pytest.mark.parametrize("relevant", [[], [0], [69], [0, 1, 2], [1, 30, 64, 65, 69], range(70)])
+@pytest.mark.parametrize("k", [1, 3, 5, 100])
+def test_rules_at_corners_over_several_blocks(rule, relevant, k):
+    relevance = np.zeros(70, bool)
+    relevance[list(relevant)] = True
+    rng = np.random.default_rng(k)
+    for scores in (np.zeros(70), rng.normal(size=70), rng.integers(-2, 3, 70) / 2, -np.arange(70.0)):
+        check_step(scores, relevance, k, rule)
+
+
+@pytest.mark.parametrize("rule", ["sgd-avg", "sgd-max"])
+def test_brute_force_equals_kernel(rule):
+    """The surrogate as a maximum over all k-subsets, straight from the definition."""
+    brute = {"sgd-avg": reference.avg_brute, "sgd-max": reference.max_brute}[rule]
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        n = int(rng.integers(2, 8))
+        relevance = rng.random(n) < 0.6
+        relevance[0] = True
+        k = int(rng.integers(1, relevance.sum() + 1))
+        scores = rng.integers(-6, 7, n) / 2
+        assert kernel_step(scores, relevance, k, rule)[1] == pytest.approx(brute(scores, relevance, k), abs=1e-12)
+
+
+def draw_scorer(rng, n_features=30, n_labels=300, density=0.05, dtype=np.float64):
+    """Sparse random weights with a few features that nearly all labels use; values on a grid, so that scores tie."""
+    matrix = np.where(rng.random((n_features, n_labels)) < density, rng.integers(-4, 5, (n_features, n_labels)) / 4, 0)
+    matrix[:2] = rng.integers(-4, 5, (2, n_labels)) / 4
+    return LinearScorer(lay_out(sparse_from(matrix.astype(dtype))), RowsConfig(unit_norm=False)), matrix
+
+
+def sparse_from(matrix):
+    features, labels = np.nonzero(matrix)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(features, minlength=len(matrix)))])
+    return sparse_weights(offsets, labels.astype(np.int32), matrix[features, labels], matrix.shape[1])
+
+
+@pytest.mark.parametrize("k", [1, 5, 80, 300])
+def test_top_labels_equal_brute_force(k):
+    """Rows that open all blocks, some or none; unopened labels have score 0 and take their place by id."""
+    rng = np.random.default_rng(k)
+    scorer, matrix = draw_scorer(rng)
+    rows = random_array((200, 30), density=0.08, rng=rng, data_sampler=lambda size: rng.integers(1, 4, size)).tocsr()
+    rows = rows.astype(np.float32)
+    assert (np.diff(rows.indptr) == 0).any()
+    top = scorer.predict_topk(rows, k, n_threads=2)
+    scores = rows.toarray() @ matrix
+    for row in range(200):
+        assert top.labels[row].tolist() == list(reference.top_labels(scores[row], k))
+        np.testing.assert_array_equal(top.scores[row], scores[row][top.labels[row]])
+    np.testing.assert_array_equal(scorer.decision_function(rows), scores)
+
+
+def test_layout_does_not_change_bits(monkeypatch):
+    """Dense, sparse and hybrid rows add in the same order, so float32 sums agree to the last bit."""
+    rng = np.random.default_rng(0)
+    matrix = np.where(rng.random((40, 100)) < 0.1, rng.normal(size=(40, 100)), 0).astype(np.float32)
+    rows = random_array((50, 40), density=0.4, rng=rng).tocsr().astype(np.float32)
+    scores = []
+    for share, n_dense in ((0, 0), (10, None), (10**6, 40)):
+        monkeypatch.setattr(linear, "DENSE_SHARE", share)
+        weights = lay_out(sparse_from(matrix))
+        assert n_dense is None or len(weights.dense_rows) == n_dense
+        scores.append(LinearScorer(weights, RowsConfig(unit_norm=False)).decision_function(rows))
+        round_trip = all_sparse(weights)
+        np.testing.assert_array_equal(round_trip.values, matrix[np.nonzero(matrix)])
+    assert len(lay_out(sparse_from(matrix)).dense_rows) > 0
+    np.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_array_equal(scores[0], scores[2])
+
+
+def test_cost_follows_the_support():
+    """A row whose features touch few of a million labels opens only their blocks."""
+    n_labels = 1_000_000
+    offsets = np.array([0, 3, 4])
+    labels = np.array([5, 70, 999_999, 70], np.int32)
+    weights = sparse_weights(offsets, labels, np.array([1, 2, 3, -1], np.float32), n_labels)
+    scorer = LinearScorer(lay_out(weights), RowsConfig(unit_norm=False))
+    rows = kernel_rows(random_array((1, 2), density=1.0, rng=np.random.default_rng(0)).tocsr())
+    work = new_work(n_labels, 6)
+    top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)
+    linear.predict_rows(rows, scorer.weights, work, np.zeros(1, np.int64), top, top_scores)
+    assert work.counts[1] == 3
+    x = rows.values
+    expected = {999_999: 3 * x[0], 70: 2 * x[0] - x[1], 5: x[0]}
+    best = sorted(expected, key=lambda label: (-expected[label], label))
+    assert top[0].tolist() == best + [0, 1, 2]
+
+
+def perturbed(noise, key, n_labels, dtype=np.float64):
+    """The noise that a row with this key sees, by the kernel itself."""
+    work = new_work(n_labels, dtype=dtype)
+    work.counts[:] = 1, 0
+    linear._open_all(n_labels, work)
+    linear._perturb(noise, np.uint64(key), work)  # numba hands uint64 out as a Python int
+    return work.scores[:n_labels].copy()
+
+
+def test_noise_is_gumbel_and_depends_on_row_and_label_only():
+    noise = noise_table(7, tau=1.0, dtype=np.float64)
+    draws = np.array([perturbed(noise, linear._mix(np.uint64(row)), 500) for row in range(400)])
+    np.testing.assert_array_equal(draws[3], perturbed(noise, linear._mix(np.uint64(3)), 500))
+    # Mean 0.5772, variance pi^2/6. The table has 16,448 draws, so its own mean has a standard error of 0.01.
+    assert draws.mean() == pytest.approx(0.5772, abs=0.04)
+    assert draws.var() == pytest.approx(np.pi**2 / 6, rel=0.06)
+    assert abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) < 0.2  # labels of one block
+    assert abs(np.corrcoef(draws[:, 0], draws[:, 100])[0, 1]) < 0.2
+    assert abs(np.corrcoef(draws[0], draws[1])[0, 1]) < 0.2
+
+
+def test_team_of_more_threads_than_cores_meets_at_barriers():
+    """Four threads add to one counter between barriers; none runs ahead."""
+    arrived, seen = np.zeros(1, np.int64), np.zeros((4, 50), np.int64)
+
+    def work(me):
+        for step in range(50):
+            seen[me, step] = arrived[0] // 4
+            linear._wait_for_all(arrived, 4)
+
+    run_team(4, work)
+    assert arrived[0] == 200
+    np.testing.assert_array_equal(seen, np.tile(np.arange(50), (4, 1)))
