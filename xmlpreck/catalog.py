@@ -122,7 +122,7 @@ def load(data: str, split: str, data_dir: str | None = None) -> Dataset:
             raise InputError(f"split {split!r} is not known: say train or test")
         return _demo()[split]
     folders = _search_folders(card, data_dir)
-    folder = next((place for place in folders if place.is_dir()), None)
+    folder = next((place for place in folders if formats.has_split(place, split)), None)
     if folder is None:
         own = " or ".join(str(place) for place in folders if place.name == card.name)
         raise InputError(f"{card.name}: not found: put train.txt and test.txt into {own}; source: {card.source}")
@@ -138,8 +138,7 @@ def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
         return formats.has_split(data, split)
     if card.synthetic:
         return split in _demo()
-    folder = next((place for place in _search_folders(card, data_dir) if place.is_dir()), None)
-    return folder is not None and formats.has_split(folder, split)
+    return any(formats.has_split(place, split) for place in _search_folders(card, data_dir))
 
 
 def find_config(config: str | None, data: str) -> Path | None:

@@ -151,10 +151,9 @@ def load(path: Path | None, overrides: typing.Sequence[str] = ()) -> RunConfig:
         key, equals, text = word.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
-            raise ConfigError(f"--set {word}: write --set section.key=value, for example --set train.eta=0.3")
+            raise ConfigError(f"{word!r}: write section.key=value, for example train.eta=0.3")
         sections.setdefault(section, {})[name] = _parse_value(text.strip())
-        from_dict(sections, f"--set {word}")
-    return from_dict(sections, str(path or "settings"))
+    return from_dict(sections, "command line")
 
 
 def _parse_value(text: str) -> Any:

@@ -25,10 +25,10 @@ ROWS, TRAIN = RowsConfig(), TrainConfig()
 
 
 class Target(NamedTuple):
-    """A y as CSR. Its kind says what `predict` returns: classes, lists, dense, or a sparse array or matrix."""
+    """A y as CSR, and the kind that `predict` returns: classes, lists, dense, or a sparse array or matrix."""
 
     kind: str
-    dtype: Any
+    dtype: Any  # of an indicator
     classes: np.ndarray  # sorted; the label of each column
     labels: csr_array
 
@@ -38,37 +38,37 @@ class Target(NamedTuple):
 
 
 def read_target(y: Any, lists: bool = False) -> Target:
-    """Tell the kinds of y apart; `lists` settles that a list of 0 and 1 is a list of labels."""
+    """Tell the kinds of y apart; `lists`: a list of lists holds labels, even where it looks like an indicator."""
     if issparse(y):
         return _read_indicator(y, "matrix" if isspmatrix(y) else "array")
-    if isinstance(y, list | tuple) and any(isinstance(row, list | tuple | set | frozenset | np.ndarray) for row in y):
-        if lists or not _looks_like_indicator(y):
-            return _read_lists(y)
-    if y is None or np.ndim(y) != 2 or np.shape(y)[1] == 1:
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        assert_all_finite(y, input_name="y")
-        classes, ids = np.unique(y, return_inverse=True)
-        offsets = np.arange(len(y) + 1)
-        return Target("classes", y.dtype, classes, _ones(ids, offsets, len(classes)))
-    return _read_indicator(np.asarray(y), "dense")
+    is_nested = isinstance(y, list | tuple) and any(np.iterable(row) and not isinstance(row, str | bytes) for row in y)
+    if is_nested and (lists or not _looks_like_indicator(y)):
+        return _read_lists(y)
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] > 1:
+        return _read_indicator(y, "dense")
+    y = column_or_1d(y, warn=True)
+    assert_all_finite(y, input_name="y")
+    check_classification_targets(y)
+    classes, ids = np.unique(y, return_inverse=True)
+    return Target("classes", y.dtype, classes, _ones(ids, np.arange(len(y) + 1), len(classes)))
 
 
 def _looks_like_indicator(rows: Sequence[Any]) -> bool:
     """Equally long, only 0 and 1: as lists of labels, rows of three and more would name a label twice."""
-    n = len(rows[0]) if not isinstance(rows[0], set | frozenset) and np.ndim(rows[0]) else 0
-    return n > 1 and all(np.ndim(row) == 1 and len(row) == n and all(label in (0, 1) for label in row) for row in rows)
+    lengths = {len(row) if isinstance(row, list | tuple | np.ndarray) else 0 for row in rows}
+    return len(lengths) == 1 and lengths.pop() > 1 and all(label in (0, 1) for label in chain.from_iterable(rows))
 
 
 def _read_indicator(y: Any, kind: str) -> Target:
-    if y.dtype.kind not in "biuf":
-        raise InputError(f"an indicator matrix y must hold 0 and 1, but holds {y.dtype}")
+    if y.ndim != 2 or y.dtype.kind not in "biuf":
+        raise InputError(f"an indicator y must be a matrix of 0 and 1, but has shape {y.shape} and type {y.dtype}")
     labels = csr_array(y, dtype=np.float32, copy=True)
     labels.sum_duplicates()
     labels.eliminate_zeros()
     wrong = labels.data[labels.data != 1]
     if wrong.size:
-        raise InputError(f"an indicator matrix y must hold only 0 and 1, but holds {wrong[0]:g}")
+        raise InputError(f"an indicator y must be a matrix of 0 and 1, but holds {wrong[0]:g}")
     n_labels = labels.shape[1]
     return Target(kind, y.dtype, np.arange(n_labels), _ones(labels.indices, labels.indptr, n_labels))
 
@@ -117,7 +117,7 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
     algo : {"sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max"}
         Rule of the update.
     k : int
-        Labels at the top that training counts and that `predict` returns; a row with fewer labels trains with these.
+        Labels at the top that training looks at and `predict` returns; a row with fewer labels trains with as many.
     epochs : int
         Passes of `fit` over the rows.
     eta : float
@@ -125,13 +125,13 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
     tau : float
         Strength of the Gumbel noise on training scores; helps where labels are noisy.
     unit_norm : bool
-        Scale every row to length 1.
+        Scale every row to length 1, in training and in prediction.
     bias : float
-        Value of an additional feature that every row has; 0 = none. Text does without; for few dense features try 1.
+        Value of an additional feature that every row has; 0 = none. Few dense features may need one, text does not.
     prune : float
         Drop weights smaller than this from the trained model.
     random_state : int, RandomState or None
-        Seed. The same int and data give the same bits for any `n_jobs`.
+        Seed; the same int and data give the same bits for any `n_jobs`.
     n_jobs : int or None
         Threads; None = 1, -1 = all cores.
 
@@ -141,24 +141,23 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         The label of each column of scores; 0, 1, 2, ... for an indicator matrix.
     scorer_ : LinearScorer
         The model; `scorer_.save(folder)` writes it for the command line.
-    history_ : list of dict
-        Facts about each pass.
-    n_iter_ : int
-        Passes done.
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    history_, n_iter_ : list of dict, int
+        Facts about each pass, and how many there were.
 
     Notes
     -----
     y is one of these, and `predict` returns its kind:
 
-    - one class a row, of any type (1-D): `predict` gives the class with the highest score;
+    - one class a row, of any type: `predict` gives the class with the highest score;
     - an indicator matrix of 0 and 1, dense or sparse, with a column for each label;
     - a list of lists (tuples, sets) of labels. Rows that are equally long and hold only 0 and 1 are an indicator, as
-      everywhere in scikit-learn. scikit-learn's own splitters know no lists of labels: give a search `cv=KFold(...)`.
+      everywhere in scikit-learn. Its splitters know no lists of labels: give a search `cv=KFold(...)`.
 
-    Equal scores: the lower label is first. A label has weights for the features of its own rows only.
+    Equal scores: the lower label is first. A label has weights only for the features of its own rows.
     """
+
+    history_: list[dict[str, Any]]
+    _trainer: Trainer | None
 
     def __init__(
         self,
@@ -211,7 +210,8 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         """
         is_first = not hasattr(self, "scorer_")
         rows = self._check_rows(X, reset=is_first)
-        target = read_target(y, lists=classes is not None if is_first else self._kind == "lists")
+        lists = classes is not None if is_first else self._kind == "lists"
+        target = read_target(y, lists)
         check_consistent_length(rows, target.labels)
         if is_first:
             if classes is None and not target.is_indicator:
@@ -242,13 +242,14 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         sparse = all_sparse(self.scorer_.weights)
         weights = csr_array((sparse.values, sparse.labels, sparse.offsets), (len(sparse.dense_of), len(self.classes_)))
         scores = prepare_rows(rows, self.scorer_.rows) @ weights
-        scores.sum_duplicates()
+        scores.sort_indices()
         scores.eliminate_zeros()
         return scores
 
     def predict(self, X: Any) -> Any:
         """The class with the highest score, or the k best labels of every row in the kind of y that was fitted."""
-        if hasattr(self, "scorer_") and self._kind == "classes":
+        check_is_fitted(self, "scorer_")
+        if self._kind == "classes":
             return self.classes_[self._top(X, 1).labels[:, 0]]
         labels = self._top(X).labels
         if self._kind == "lists":
@@ -272,15 +273,14 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         return self.scorer_.predict_topk(rows, int(k), effective_n_jobs(self.n_jobs))
 
     def _check_rows(self, X: Any, reset: bool = False) -> csr_array:
-        """X as a Dataset has it: plain arrays, ascending ids, no stored 0; the caller's matrix stays as it is."""
+        """X as a Dataset has it: float32 CSR, ascending ids, no stored 0; the caller's matrix stays as it is."""
         if not reset:
             check_is_fitted(self, "scorer_")
         rows = csr_array(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=reset))
-        arrays = rows.data, rows.indices, rows.indptr
-        # Kernels would be compiled once more for the read-only maps in which joblib hands out large arrays.
-        is_plain = all(type(array) is np.ndarray and array.flags.writeable for array in arrays)
-        if not (is_plain and rows.has_canonical_format and rows.data.all()):
-            rows = csr_array(tuple(np.array(array) for array in arrays), rows.shape)
+        # joblib hands out large arrays as read-only maps, for which the kernels would be compiled once more
+        is_writeable = rows.data.flags.writeable and rows.indices.flags.writeable
+        if not (is_writeable and rows.has_canonical_format and rows.data.all()):
+            rows = rows.copy()
             rows.sum_duplicates()
             rows.eliminate_zeros()
         return rows
@@ -302,8 +302,8 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
     def _start(self, target: Target, classes: np.ndarray, settings: RunConfig) -> None:
         self.classes_, self._kind, self._dtype = classes, target.kind, target.dtype
         self._settings = settings
-        self._trainer: Trainer | None = None  # fit keeps none: its sums are as large as the model
-        self.history_: list[dict[str, Any]] = []
+        self._trainer = None  # fit keeps none: its sums are as large as the model
+        self.history_ = []
 
     def _new_trainer(self) -> Trainer:
         n_columns = self.n_features_in_ + (self._settings.rows.bias > 0)
@@ -320,9 +320,9 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
 
 
 def precision_at_k(estimator: Any, X: Any, y: Any, k: int = TRAIN.k) -> float:
-    """P@k in [0, 1] of a PrecAtKClassifier, alone or at the end of a Pipeline; every row counts, and k divides.
+    """P@k in [0, 1] of a PrecAtKClassifier or a Pipeline with one at its end; every row counts, and k divides.
 
-    Labels of y that the classifier has not seen are never hit.
+    A label of y that is not among the classifier's classes is one that it never hits.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)
     if isinstance(estimator, Pipeline):
@@ -330,7 +330,7 @@ def precision_at_k(estimator: Any, X: Any, y: Any, k: int = TRAIN.k) -> float:
         estimator = estimator[-1]
     if not isinstance(estimator, PrecAtKClassifier):
         raise InputError(
-            f"precision at k needs a PrecAtKClassifier, alone or at the end of a Pipeline, but got {estimator!r}"
+            f"precision_at_k needs a PrecAtKClassifier or a Pipeline with one at its end, not {estimator!r}"
         )
     top = estimator._top(X, k)
     labels = align(read_target(y, lists=estimator._kind == "lists"), estimator.classes_, drop_unknown=True)

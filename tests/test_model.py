@@ -1,0 +1,152 @@
+"""The model directory: what goes in comes out, and what was damaged is refused by name."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.sparse import random_array
+from test_kernels import draw_scorer
+
+from xmlpreck.config import RowsConfig
+from xmlpreck.model import LinearScorer, ModelError, all_sparse, prepare_rows
+
+
+@pytest.fixture
+def saved(tmp_path):
+    scorer, _ = draw_scorer(np.random.default_rng(0), dtype=np.float32)
+    names = [f"label {i} é" for i in range(300)]
+    scorer = LinearScorer(scorer.weights, RowsConfig(True, 0.5), names, [f"f{i}" for i in range(29)], {"k": 5})
+    scorer.save(tmp_path / "model")
+    return scorer, tmp_path / "model"
+
+
+def some_rows(n_features):
+    return random_array((40, n_features), density=0.3, rng=np.random.default_rng(1)).tocsr().astype(np.float32)
+
+
+def test_round_trip(saved):
+    scorer, folder = saved
+    loaded = LinearScorer.load(folder)
+    assert (loaded.rows, loaded.label_names, loaded.feature_names) == (
+        scorer.rows, scorer.label_names, scorer.feature_names,
+    )  # fmt: skip
+    assert (loaded.n_features, loaded.n_labels, loaded.n_weights) == (29, 300, scorer.n_weights)
+    assert loaded.info == {"k": 5}
+    rows = some_rows(29)
+    for threads in (1, 2):
+        top, again = (model.predict_topk(rows, 7, threads) for model in (scorer, loaded))
+        np.testing.assert_array_equal(top.labels, again.labels)
+        np.testing.assert_array_equal(top.scores, again.scores)
+    assert sorted(file.name for file in folder.parent.iterdir()) == ["model"]  # nothing temporary is left
+
+
+def test_a_loaded_model_can_be_pruned_and_saved_again(saved, tmp_path):
+    scorer, folder = saved
+    pruned = LinearScorer.load(folder).prune(0.6)
+    size = pruned.save(tmp_path / "small")
+    again = LinearScorer.load(tmp_path / "small")
+    assert size < sum(file.stat().st_size for file in folder.iterdir())
+    assert again.info["pruned_at"] == 0.6
+    sparse = all_sparse(again.weights)
+    expected = all_sparse(scorer.weights).values
+    np.testing.assert_array_equal(sparse.values, expected[np.abs(expected) >= 0.6])
+
+
+def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
+    scorer, folder = saved
+    scorer.prune(0.6).save(folder)
+    assert LinearScorer.load(folder).n_weights < scorer.n_weights
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("years of work")
+    with pytest.raises(ModelError, match="exists and is not a model"):
+        scorer.save(precious)
+    assert [file.name for file in precious.iterdir()] == ["thesis.tex"]
+
+
+def test_a_failed_save_leaves_the_old_model(saved, monkeypatch):
+    scorer, folder = saved
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(ModelError, match="model: cannot be written: No space left on device"):
+        scorer.prune(0.6).save(folder)
+    assert LinearScorer.load(folder).n_weights == scorer.n_weights
+    assert sorted(file.name for file in folder.parent.iterdir()) == ["model"]
+
+
+def test_a_target_that_cannot_be_made_is_named(saved, tmp_path):
+    scorer, _ = saved
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="cannot be written: "):
+        scorer.save(tmp_path / "file" / "model")
+
+
+def edit_json(folder, **changes):
+    path = folder / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_array(folder, name, edit):
+    array = np.load(folder / f"{name}.npy")
+    np.save(folder / f"{name}.npy", edit(array))
+
+
+def flip(array, place, value):
+    array[place] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "model.json").unlink(), "model: is not a model directory: it has no model.json"),
+        (lambda f: (f / "model.json").write_text("{"), "model.json: cannot be read"),
+        (lambda f: (f / "model.json").write_text("[]"), "model.json: is not an xmlpreck model"),
+        (lambda f: edit_json(f, format_version=99), "has format version 99, this xmlpreck reads 1"),
+        (lambda f: edit_json(f, n_labels=10), "row_labels.npy: an id is not a label"),
+        (lambda f: edit_json(f, rows={"bias": 0.5, "twist": 1}), "model.json: .*twist"),
+        (lambda f: (f / "row_weights.npy").unlink(), "row_weights.npy: cannot be read"),
+        (lambda f: (f / "row_weights.npy").write_bytes(b"\x93NUMPY"), "row_weights.npy: cannot be read"),
+        (lambda f: edit_array(f, "row_weights", lambda a: a[:-1]), "row_weights.npy: holds .* but model.json says"),
+        (lambda f: edit_array(f, "row_weights", lambda a: a.astype("f8")), "row_weights.npy: holds .*<f8"),
+        (lambda f: edit_array(f, "row_weights", lambda a: flip(a, 3, np.nan)), "a weight is not a finite number"),
+        (lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, -1)), "row_labels.npy: an id is not a label"),
+        (lambda f: edit_array(f, "row_offsets", lambda a: flip(a, 3, 10**6)), "row_offsets.npy: offsets do not rise"),
+        (lambda f: (f / "labels.txt").write_text("one\n"), "labels.txt: has 1 names, but the model has 300"),
+    ],
+)
+def test_damage_is_refused_by_name(saved, damage, message):
+    _, folder = saved
+    damage(folder)
+    with pytest.raises(ModelError, match=message):
+        LinearScorer.load(folder)
+
+
+def test_object_arrays_are_never_unpickled(saved):
+    _, folder = saved
+    np.save(folder / "row_weights.npy", np.array([{"a": 1}]), allow_pickle=True)
+    with pytest.raises(ModelError, match=r"row_weights\.npy: cannot be read"):
+        LinearScorer.load(folder)
+
+
+def test_rows_that_do_not_fit_are_refused(saved):
+    scorer, _ = saved
+    with pytest.raises(ModelError, match="rows have 28 features, but the model was trained on 29"):
+        scorer.predict_topk(some_rows(28), 5)
+    with pytest.raises(ModelError, match="topk must be 1 or more, but is 0"):
+        scorer.predict_topk(some_rows(29), 0)
+
+
+def test_prepared_rows_have_unit_length_and_a_bias():
+    rows = some_rows(10)
+    rows.data[rows.indptr[3] : rows.indptr[4]] = 0
+    prepared = prepare_rows(rows, RowsConfig(unit_norm=True, bias=0.25)).toarray()
+    lengths = np.linalg.norm(prepared[:, :10], axis=1)
+    np.testing.assert_allclose(lengths[lengths > 0], 1, rtol=1e-6)
+    assert lengths[3] == 0
+    assert (prepared[:, 10] == 0.25).all()
+    same = prepare_rows(rows, RowsConfig(unit_norm=False))
+    np.testing.assert_array_equal(same.toarray(), rows.toarray())
