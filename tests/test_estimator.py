@@ -51,11 +51,18 @@ def weights_of(classifier):
     return csr_array((sparse.values, sparse.labels, sparse.offsets), shape).toarray()
 
 
+def spelled_out(matrix):
+    """Every entry is stored, zeros too, by falling id."""
+    n_rows, n_columns = matrix.shape
+    ids = np.tile(np.arange(n_columns, dtype=np.int32)[::-1], n_rows)
+    return csr_matrix((matrix.toarray()[:, ::-1].ravel(), ids, np.arange(n_rows + 1) * n_columns), matrix.shape)
+
+
 def kinds_of_y(labels):
     names = [f"label-{i:02}" for i in range(labels.shape[1])]
     return {
         "array": labels.astype(np.int8),
-        "matrix": csr_matrix(labels),
+        "matrix": spelled_out(labels),
         "dense": labels.toarray().astype(bool),
         "numbers": lists_of(labels, range(labels.shape[1])),
         "text": [tuple(row) for row in lists_of(labels, names)],
@@ -89,6 +96,7 @@ def test_every_kind_of_labels_gives_the_same_model_and_comes_back(kind, data):
         assert type(predicted) is type(y)
         assert predicted.dtype == y.dtype
         np.testing.assert_array_equal(classifier.classes_, np.arange(30))
+        assert kind == "dense" or predicted.has_canonical_format
         found = predicted if kind == "dense" else predicted.toarray()
         np.testing.assert_array_equal(np.nonzero(found)[1].reshape(-1, 3), np.sort(top, axis=1))
     else:
@@ -201,6 +209,11 @@ def test_equal_scores_go_to_the_lower_label():
     empty = np.zeros((1, 3))
     assert classifier.predict(empty) == [["a", "m", "q"]]
     assert classifier.predict_topk(empty, 4)[1].tolist() == [[0, 0, 0, 0]]
+    # Label 0 is first before any update: a weight of 0 stays, and no score is stored.
+    one_of_many = csr_array(([1], [0], [0, 1]), (1, 40))
+    idle = PrecAtKClassifier(algo="perceptron-avg", k=1).fit([[1.0]], one_of_many)
+    assert idle.decision_function_sparse([[1.0]]).nnz == 0
+    np.testing.assert_array_equal(idle.predict([[1.0]]).indices, [0])
 
 
 def test_labels_are_never_dense():
@@ -223,28 +236,25 @@ def test_labels_are_never_dense():
     assert peak < 40e6
 
 
-def test_the_matrix_of_the_caller_stays_as_it_is(data):
-    rows, y = data.rows, data.labels
-    PrecAtKClassifier(epochs=1).fit(rows, y)
+@pytest.mark.parametrize("form", ["zeros", "falling ids", "twice", "read-only"])
+def test_the_matrix_of_the_caller_stays_as_it_is(form, data):
+    rows = data.rows
+    expected = PrecAtKClassifier(epochs=1).fit(rows, data.labels)
     n_compiled = len(linear.train_rows.signatures)
-    backwards = csr_matrix(
-        (
-            np.concatenate([np.append(row, 0) for row in np.split(rows.data, rows.indptr[1:-1])])[::-1].copy(),
-            np.concatenate([np.append(row, 59) for row in np.split(rows.indices, rows.indptr[1:-1])])[::-1].copy(),
-            np.concatenate([[0], np.cumsum(np.diff(rows.indptr)[::-1] + 1)]),
-        ),
-        shape=rows.shape,
-    )  # rows and ids reversed, with a stored 0 that may stand beside a value
-    before = [part.copy() for part in (backwards.data, backwards.indices, backwards.indptr)]
-    for part in (backwards.data, backwards.indices, backwards.indptr):
-        part.flags.writeable = False
-    y_backwards = y[::-1]
-    dense = PrecAtKClassifier(epochs=1).fit(backwards.toarray(), y_backwards)
-    sparse = PrecAtKClassifier(epochs=1).fit(backwards, y_backwards)
-    np.testing.assert_array_equal(weights_of(sparse), weights_of(dense))
-    np.testing.assert_array_equal(sparse.decision_function(backwards), dense.decision_function(rows)[::-1])
-    for part, old in zip((backwards.data, backwards.indices, backwards.indptr), before, strict=True):
-        np.testing.assert_array_equal(part, old)
+    if form == "twice":  # two halves of each value
+        given = csr_matrix((np.repeat(rows.data / 2, 2), np.repeat(rows.indices, 2), rows.indptr * 2), rows.shape)
+    else:
+        given = csr_matrix(rows, copy=True) if form == "read-only" else spelled_out(rows)
+    if form == "zeros":
+        given.sort_indices()
+    arrays = given.data, given.indices, given.indptr
+    before = [array.copy() for array in arrays]
+    for array in arrays:
+        array.flags.writeable = form != "read-only"
+    classifier = PrecAtKClassifier(epochs=1).fit(given, data.labels)
+    np.testing.assert_array_equal(weights_of(classifier), weights_of(expected))
+    np.testing.assert_array_equal(classifier.decision_function(given), expected.decision_function(rows))
+    assert all(np.array_equal(*pair) for pair in zip(arrays, before, strict=True))
     assert len(linear.train_rows.signatures) == n_compiled
 
 

@@ -96,14 +96,14 @@ def train_command(args: argparse.Namespace) -> None:
 
 def predict_command(args: argparse.Namespace) -> None:
     topk = whole_number("--topk", args.topk, least=1)
-    settings = config.TrainConfig(threads=whole_number("--threads", args.threads, least=0))
+    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     from xmlpreck import catalog, formats
     from xmlpreck.model import LinearScorer
 
     formats.prediction_kind(args.out)  # before any work
     scorer = LinearScorer.load(args.model)
     data = catalog.load(args.data, args.split, args.data_dir)
-    top = scorer.predict_topk(data.rows, topk, settings.n_threads)
+    top = scorer.predict_topk(data.rows, topk, n_threads)
     formats.write_predictions(args.out, top, scorer.n_labels, scorer.label_names)
     result = {"out": args.out, "n_rows": len(top.labels), "topk": top.labels.shape[1]}
     show(args, result, f"{args.out}: {result['topk']} labels for each of {result['n_rows']:,} rows")

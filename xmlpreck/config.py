@@ -36,6 +36,11 @@ def require(holds: bool, name: str, value: object, rule: str) -> None:
         raise ConfigError(f"{name} must be {rule}, but is {value!r}")
 
 
+def n_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class RowsConfig:
     """What is done to every row before it is scored, in training and in prediction alike."""
@@ -87,7 +92,7 @@ class TrainConfig:
 
     @property
     def n_threads(self) -> int:
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or n_cores()
 
 
 @dataclass(frozen=True)

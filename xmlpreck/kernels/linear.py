@@ -8,6 +8,8 @@ of the rows, and no `fastmath` is on where it could reorder a sum. So the result
 threads and for dense and sparse rows alike.
 """
 
+import os
+
 import numpy as np
 from numba import njit, types
 from numba.core import cgutils
@@ -39,7 +41,7 @@ PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX = range(4)
 
 # --- threads ---------------------------------------------------------------------------------------------------------
 
-_yield_core = types.ExternalFunction("sched_yield", types.int32())
+_yield_core = types.ExternalFunction("sched_yield" if os.name == "posix" else "SwitchToThread", types.int32())
 
 
 @intrinsic
@@ -68,6 +70,13 @@ def _wait_for_all(arrived, n_threads):
 
 
 # --- scoring ---------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _begin_row(work):
+    """A new stamp, no block opened yet."""
+    work.counts[0] += 1
+    work.counts[1] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -316,23 +325,20 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
         if group % n_threads != me:
             continue
         d = weights.dense_of[f]
+        row_weights = weights.dense_rows[d] if d >= 0 else weights.values
+        row_sums = learner.dense_sums[d] if d >= 0 else learner.sums
         grown = 0.0
         for j in range(len(labels)):
-            label = labels[j]
-            step = steps[j] * values[i]
             if d >= 0:
-                if learner.dense_mask[d, label >> 3] >> (label & 7) & 1:
-                    old = weights.dense_rows[d, label]
-                    weights.dense_rows[d, label] = old + step
-                    learner.dense_sums[d, label] += elapsed * step
-                    grown += (2 * old + step) * step
+                may_use = learner.dense_mask[d, labels[j] >> 3] >> (labels[j] & 7) & 1
+                place = labels[j] if may_use else -1
             else:
-                p = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
-                if p >= 0:
-                    old = weights.values[p]
-                    weights.values[p] = old + step
-                    learner.sums[p] += elapsed * step
-                    grown += (2 * old + step) * step
+                place = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], labels[j])
+            if place >= 0:
+                step = steps[j] * values[i]
+                grown += (2 * row_weights[place] + step) * step
+                row_weights[place] += step
+                row_sums[place] += elapsed * step
         learner.norms[group] += grown
 
 
@@ -375,8 +381,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 break
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-            work.counts[0] += 1
-            work.counts[1] = 0
+            _begin_row(work)
             for i in range(len(relevant)):  # so that their mark -inf is seen
                 if work.opened[relevant[i] // BLOCK] != work.counts[0]:
                     _open_block(relevant[i] // BLOCK, n_labels, work)
@@ -387,16 +392,11 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                     work.scores[work.blocks[i] * BLOCK : work.blocks[i] * BLOCK + BLOCK] *= scale
             if settings.perturbed:
                 _perturb(noise, _mix(settings.noise_key + np.uint64(row)), work)
+            pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
             n_pairs, surrogate, mistakes = _choose_step(
-                relevant,
-                settings.k,
-                settings.rule,
-                n_labels,
-                work,
-                batch.pair_labels[slot],
-                batch.pair_steps[slot],
+                relevant, settings.k, settings.rule, n_labels, work, pair_labels, pair_steps
             )
-            batch.pair_steps[slot, :n_pairs] *= eta
+            pair_steps[:n_pairs] *= eta
             batch.n_pairs[slot] = n_pairs
             batch.surrogates[start + slot] = surrogate
             batch.mistakes[start + slot] = mistakes
@@ -447,8 +447,7 @@ def predict_rows(rows, weights, work, claimed, top_labels, top_scores):
         if start >= n_rows:
             break
         for row in range(start, min(start + CLAIM, n_rows)):
-            work.counts[0] += 1
-            work.counts[1] = 0
+            _begin_row(work)
             first, last = rows.offsets[row], rows.offsets[row + 1]
             _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
             _top_labels(k, n_labels, work, top_scores[row], top_labels[row])
@@ -459,8 +458,7 @@ def score_rows(rows, weights, work, scores):
     """All scores of each row, (n_rows, n_labels)."""
     n_rows, n_labels = scores.shape
     for row in range(n_rows):
-        work.counts[0] += 1
-        work.counts[1] = 0
+        _begin_row(work)
         _open_all(n_labels, work)
         first, last = rows.offsets[row], rows.offsets[row + 1]
         _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
@@ -470,8 +468,7 @@ def score_rows(rows, weights, work, scores):
 @njit(cache=True, nogil=True)
 def choose_step(scores, relevant, k, rule, work, out_labels, out_steps):
     """A rule on given scores of all labels: (pairs, surrogate, mistakes); see _choose_step."""
-    work.counts[0] += 1
-    work.counts[1] = 0
+    _begin_row(work)
     _open_all(len(scores), work)
     work.scores[: len(scores)] = scores
     return _choose_step(relevant, k, rule, len(scores), work, out_labels, out_steps)
