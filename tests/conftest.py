@@ -15,9 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A folder that is set already (CI has a new one for each run) is taken as it is.
 _sources = b"".join(path.read_bytes() for path in sorted((ROOT / "xmlpreck" / "kernels").glob("*.py")))
 _key = hashlib.sha256(_sources + version("numba").encode() + sys.version.encode()).hexdigest()[:16]
-os.environ.setdefault(
-    "NUMBA_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"xmlpreck-tests-{os.getuid()}-{_key}")
-)
+os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"xmlpreck-tests-{os.getuid()}-{_key}"))
 
 
 @pytest.fixture(scope="session")

@@ -150,3 +150,14 @@ def test_prepared_rows_have_unit_length_and_a_bias():
     assert (prepared[:, 10] == 0.25).all()
     same = prepare_rows(rows, RowsConfig(unit_norm=False))
     np.testing.assert_array_equal(same.toarray(), rows.toarray())
+
+
+def test_names_with_line_breaks_are_refused(saved, tmp_path):
+    scorer, _ = saved
+    names = ["two\nlines"] + scorer.label_names[1:]
+    with pytest.raises(ModelError, match="a name must not have a line break"):
+        LinearScorer(scorer.weights, scorer.rows, names).save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    names[0] = "carriage\rreturn\r"
+    LinearScorer(scorer.weights, scorer.rows, names).save(tmp_path / "other")
+    assert LinearScorer.load(tmp_path / "other").label_names == names

@@ -10,6 +10,7 @@ from xmlpreck import catalog, metrics
 from xmlpreck.config import ALGORITHMS, RowsConfig, RunConfig, TrainConfig, load
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import all_sparse, kernel_rows
 from xmlpreck.train import Trainer, TrainingError, fit, split_heldout
 
@@ -31,7 +32,7 @@ def draw_rows(seed, n_rows=70, n_features=40, n_labels=90, density=0.2, most_lab
 
 def trained(X, Y, config, dtype=np.float64):
     rows = kernel_rows(csr_array(X.astype(np.float32)), csr_array(Y.astype(np.float32)))
-    trainer = Trainer(X.shape[1], Y.shape[1], config, dtype)
+    trainer = Trainer(no_weights(X.shape[1], Y.shape[1], dtype), config)
     trainer.grow(rows)
     return trainer, [trainer.run_pass(rows) for _ in range(config.epochs)]
 
@@ -262,3 +263,41 @@ def test_real_data_reaches_its_figures(shared_data, name, least):
     scorer = fit(train, load(catalog.find_config(name, name)))
     scores = metrics.precision_at_k(scorer.predict_topk(test.rows, 5, 2), test.labels)
     assert all(score >= floor for score, floor in zip(scores.values(), least, strict=True)), scores
+
+
+def test_growing_keeps_what_was_learned():
+    """Rows of two halves: after growing, old weights, their mean and their norm are as they were."""
+    X, Y = draw_rows(seed=12)
+    halves = [
+        kernel_rows(csr_array(X[part].astype(np.float32)), csr_array(Y[part])) for part in (slice(35), slice(35, 70))
+    ]
+    config = TrainConfig(epochs=2, radius=5.0)
+    trainer = Trainer(no_weights(X.shape[1], Y.shape[1]), config)
+    trainer.grow(halves[0])
+    trainer.run_pass(halves[0])
+    before = trainer.learner
+    mean = dense(trainer.weights())
+    trainer.grow(halves[1])
+    after = trainer.learner
+    np.testing.assert_array_equal(dense(after.weights), dense(before.weights))
+    np.testing.assert_array_equal(dense(trainer.weights()), mean)
+    np.testing.assert_array_equal(after.clock, before.clock)
+    both = reference.support(X[:35], Y[:35]) | reference.support(X[35:], Y[35:])
+    ones = after.weights._replace(
+        dense_rows=np.ones_like(after.weights.dense_rows), values=np.ones_like(after.weights.values)
+    )
+    np.testing.assert_array_equal(dense(ones, after.dense_mask) > 0, both)
+    trainer.run_pass(halves[1])
+    norms = np.linalg.norm(dense(trainer.learner.weights)) ** 2
+    assert trainer.learner.norms.sum() == pytest.approx(norms, rel=1e-5)
+
+
+def test_growing_an_empty_support_keeps_the_clock():
+    """Batches without labels count as time too."""
+    X, Y = draw_rows(seed=12)
+    trainer = Trainer(no_weights(X.shape[1], Y.shape[1]), TrainConfig(epochs=2))
+    for labels in (np.zeros_like(Y), Y):
+        rows = kernel_rows(csr_array(X.astype(np.float32)), csr_array(labels))
+        trainer.grow(rows)
+        trainer.run_pass(rows)
+    assert trainer.learner.clock[linear.STEPS] == 6

@@ -8,7 +8,6 @@ Before anything is timed, every layout must predict the same labels and scores t
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from bench_train import machine, time_once
 
 from xmlpreck import catalog, config
 from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import LinearScorer, kernel_rows, prepare_rows
 from xmlpreck.train import Trainer
 
@@ -37,7 +37,7 @@ def main() -> None:
     trainers, expected = {}, None
     for share in args.shares:
         linear.DENSE_SHARE = share
-        trainer = trainers[share] = Trainer(prepared.shape[1], data.labels.shape[1], replace(settings.train))
+        trainer = trainers[share] = Trainer(no_weights(prepared.shape[1], data.labels.shape[1]), settings.train)
         trainer.grow(kernel)
         trainer.run_pass(kernel)
         top = LinearScorer(trainer.weights(), settings.rows).predict_topk(data.rows[:2000], 5, 2)

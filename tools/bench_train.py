@@ -20,6 +20,7 @@ import numpy as np
 
 from xmlpreck import __version__, catalog, config
 from xmlpreck.formats import Dataset
+from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, prepare_rows
 from xmlpreck.train import Trainer
 
@@ -36,7 +37,7 @@ def check_against_reference(data: Dataset, settings: config.RunConfig) -> float:
     rows, labels = rows[:, np.unique(rows.indices)], labels[:, np.unique(labels.indices)]
     # No noise here (the suite holds the reference to it too), and rows that the reference can hold dense.
     train = replace(settings.train, epochs=2, tau=0.0, average_from=1)
-    trainer = Trainer(rows.shape[1], labels.shape[1], train, np.float64)
+    trainer = Trainer(no_weights(rows.shape[1], labels.shape[1], np.float64), train)
     kernel = kernel_rows(rows, labels)
     trainer.grow(kernel)
     for _ in range(train.epochs):
@@ -97,7 +98,7 @@ def main() -> None:
     trainers = {}
     for threads in args.threads:
         train = replace(settings.train, threads=threads)
-        trainers[threads] = Trainer(prepared.shape[1], data.labels.shape[1], train)
+        trainers[threads] = Trainer(no_weights(prepared.shape[1], data.labels.shape[1]), train)
         trainers[threads].grow(kernel)
         trainers[threads].run_pass(kernel)
     best = {threads: {"train": np.inf, "predict": np.inf} for threads in args.threads}

@@ -1,6 +1,6 @@
 """The README's table of results: trains every algorithm with the shipped config of each data set and scores it.
 
-    python tools/results_table.py --data-dir DIR [bibtex delicious eurlex57k demo] --update README.md --out docs/results.json
+    python tools/results_table.py --data-dir DIR --update README.md --out docs/results.json [bibtex eurlex57k ...]
 
 DIR holds a folder for each data set. Rows of one data set differ from its config only in what the second column says.
 Seconds are of this machine as it was: compare within one run.

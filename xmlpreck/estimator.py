@@ -7,7 +7,6 @@ from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from joblib import effective_n_jobs  # type: ignore[import-untyped]
 from scipy.sparse import csr_array, csr_matrix, issparse, isspmatrix
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import Pipeline
@@ -16,10 +15,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from xmlpreck import metrics
-from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig, from_dict
+from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig, from_dict, n_cores
 from xmlpreck.formats import Dataset, TopK, build_csr
+from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, prepare_rows
-from xmlpreck.train import Trainer, fit, new_learner
+from xmlpreck.train import Trainer, fit
 
 ROWS, TRAIN = RowsConfig(), TrainConfig()
 
@@ -241,9 +241,8 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         rows = self._check_rows(X)
         sparse = all_sparse(self.scorer_.weights)
         weights = csr_array((sparse.values, sparse.labels, sparse.offsets), (len(sparse.dense_of), len(self.classes_)))
-        scores = prepare_rows(rows, self.scorer_.rows) @ weights
+        scores = prepare_rows(rows, self.scorer_.rows) @ weights  # scipy's product stores no 0
         scores.sort_indices()
-        scores.eliminate_zeros()
         return scores
 
     def predict(self, X: Any) -> Any:
@@ -270,7 +269,7 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         k = min(self.k, n_labels) if k is None else k
         if not isinstance(k, Integral) or not 1 <= k <= n_labels:
             raise InputError(f"k must be a whole number from 1 to {n_labels}, the number of labels, but is {k!r}")
-        return self.scorer_.predict_topk(rows, int(k), effective_n_jobs(self.n_jobs))
+        return self.scorer_.predict_topk(rows, int(k), self._n_threads())
 
     def _check_rows(self, X: Any, reset: bool = False) -> csr_array:
         """X as a Dataset has it: float32 CSR, ascending ids, no stored 0; the caller's matrix stays as it is."""
@@ -296,8 +295,15 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
         train = plain("algo", "k", "epochs", "eta", "tau", "prune")
-        train |= {"seed": int(seed), "threads": effective_n_jobs(self.n_jobs)}
+        train |= {"seed": int(seed), "threads": self._n_threads()}
         return from_dict({"rows": plain("unit_norm", "bias"), "train": train}, type(self).__name__)
+
+    def _n_threads(self) -> int:
+        """As joblib counts: None is 1, -1 all cores, -2 all but one."""
+        n_jobs = 1 if self.n_jobs is None else self.n_jobs
+        if n_jobs == 0:
+            raise InputError("n_jobs must not be 0: give a number of threads, or -1 for all cores")
+        return n_jobs if n_jobs > 0 else max(n_cores() + 1 + n_jobs, 1)
 
     def _start(self, target: Target, classes: np.ndarray, settings: RunConfig) -> None:
         self.classes_, self._kind, self._dtype = classes, target.kind, target.dtype
@@ -306,12 +312,10 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         self.history_ = []
 
     def _new_trainer(self) -> Trainer:
-        n_columns = self.n_features_in_ + (self._settings.rows.bias > 0)
-        trainer = Trainer(n_columns, len(self.classes_), self._settings.train)
         if hasattr(self, "scorer_"):
-            trainer.learner = new_learner(all_sparse(self.scorer_.weights))
-            trainer.n_passes = self.n_iter_
-        return trainer
+            return Trainer(all_sparse(self.scorer_.weights), self._settings.train, self.n_iter_)
+        n_columns = self.n_features_in_ + (self._settings.rows.bias > 0)
+        return Trainer(no_weights(n_columns, len(self.classes_)), self._settings.train)
 
     def _names(self, kind: str, classes: np.ndarray) -> tuple[list[str] | None, list[str] | None]:
         """Names of labels and of features for the model on disk, where there are any."""

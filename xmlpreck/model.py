@@ -195,6 +195,8 @@ class LinearScorer:
                 os.fsync(file.fileno())
         for name, names in (("labels", self.label_names), ("features", self.feature_names)):
             if names is not None:
+                if broken := [text for text in names if "\n" in text]:
+                    raise ModelError(f"{name}.txt: a name must not have a line break, but {broken[0]!r} has one")
                 write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in names))
         about = {
             "format": "xmlpreck model",
@@ -296,7 +298,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 def read_names(path: Path, n_names: int) -> list[str] | None:
     if not path.exists():
         return None
-    names = path.read_text(encoding="utf-8").split("\n")[:-1]
+    names = path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
     if len(names) != n_names:
         raise ModelError(f"{path}: has {len(names)} names, but the model has {n_names}")
     return names

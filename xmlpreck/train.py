@@ -22,6 +22,7 @@ from xmlpreck.kernels.arrays import (
     Weights,
     new_batch,
     new_work,
+    no_weights,
     noise_table,
     run_team,
     sparse_weights,
@@ -95,14 +96,13 @@ def find_support(rows: Rows, n_features: int, n_labels: int, n_threads: int, dty
 class Trainer:
     """Weights in the making: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
 
-    def __init__(self, n_features: int, n_labels: int, config: TrainConfig, dtype: Any = np.float32) -> None:
+    def __init__(self, start: Weights, config: TrainConfig, n_passes: int = 0) -> None:
+        """Begin with sparse rows (`no_weights` for a new model) that have seen `n_passes` passes."""
         self.config = config
-        self.n_labels = n_labels
-        self.n_passes = 0
-        self.noise = noise_table(config.seed, config.tau, dtype)
-        self.learner = new_learner(
-            sparse_weights(np.zeros(n_features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), n_labels)
-        )
+        self.n_passes = n_passes
+        self.n_labels = int(start.dense_rows.shape[1])
+        self.noise = noise_table(config.seed, config.tau, start.values.dtype)
+        self.learner = new_learner(start)
 
     def grow(self, rows: Rows) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
@@ -111,7 +111,7 @@ class Trainer:
         wanted = find_support(rows, n_features, self.n_labels, self.config.n_threads, dtype)
         known = all_sparse(old.weights, old.dense_mask)
         if not len(known.labels):
-            self.learner = new_learner(wanted)
+            self.learner = new_learner(wanted)._replace(clock=old.clock)
             return
         sums = all_sparse(old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask)
         known_keys = _keys(known)
@@ -200,13 +200,14 @@ def new_learner(start: Weights) -> Learner:
     in_dense = np.repeat(weights.dense_of >= 0, lengths)
     mask = np.zeros(weights.dense_rows.shape, bool)
     mask[np.repeat(weights.dense_of, lengths)[in_dense], start.labels[in_dense]] = True
+    groups = np.repeat(np.arange(len(lengths)) % linear.FEATURE_GROUPS, lengths)
     return Learner(
         weights=weights,
         dense_mask=np.packbits(mask, axis=1, bitorder="little"),
         dense_sums=np.zeros_like(weights.dense_rows),
         sums=np.zeros_like(weights.values),
         clock=np.array([0.0, 1.0, 0.0, 0.0]),  # steps, scale, elapsed, averaged
-        norms=np.zeros(linear.FEATURE_GROUPS),
+        norms=np.bincount(groups, start.values.astype(np.float64) ** 2, minlength=linear.FEATURE_GROUPS),
     )
 
 
@@ -222,7 +223,7 @@ def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] |
     kept, heldout = split_heldout(data, config.train)
     prepared = prepare_rows(kept.rows, config.rows)
     rows = kernel_rows(prepared, kept.labels)
-    trainer = Trainer(prepared.shape[1], kept.labels.shape[1], config.train)
+    trainer = Trainer(no_weights(prepared.shape[1], kept.labels.shape[1]), config.train)
     trainer.grow(rows)
 
     def scorer_of(weights: Weights) -> LinearScorer:

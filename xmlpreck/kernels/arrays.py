@@ -38,6 +38,11 @@ def sparse_weights(offsets: np.ndarray, labels: np.ndarray, values: np.ndarray, 
     return Weights(dense_of, np.zeros((0, n_labels), values.dtype), offsets, labels, values)
 
 
+def no_weights(n_features: int, n_labels: int, dtype: Any = np.float32) -> Weights:
+    """The weights of a model that has learned nothing: no label may use any feature yet."""
+    return sparse_weights(np.zeros(n_features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), n_labels)
+
+
 class Learner(NamedTuple):
     """What training changes. True weights = scale * weights; their mean over time = (elapsed * weights - sums) / n."""
 
