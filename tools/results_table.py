@@ -16,7 +16,7 @@ from bench_train import machine
 
 from xmlpreck import catalog, config, metrics
 from xmlpreck.config import ALGORITHMS
-from xmlpreck.train import fit
+from xmlpreck.train import fit, score
 
 BEGIN, END = "<!-- results: made by tools/results_table.py -->", "<!-- end of results -->"
 
@@ -34,13 +34,13 @@ def run(name: str, overrides: list[str], data_dir: str | None) -> dict[str, obje
     with tempfile.TemporaryDirectory() as folder:
         n_bytes = scorer.save(Path(folder) / "model")
     started = time.perf_counter()
-    top = scorer.predict_topk(test.rows, max(metrics.REPORTED_KS), settings.train.n_threads)
+    scores = score(scorer, test, settings.train)
     seconds = time.perf_counter() - started
     return {
         "data": name,
         "overrides": overrides,
         "settings": settings.to_dict(),
-        **metrics.precision_at_k(top, test.labels),
+        **scores,
         "train_seconds": sum(entry["seconds"] for entry in scorer.info["history"]),
         "predict_ms_per_row": 1e3 * seconds / test.rows.shape[0],
         "model_mb": n_bytes / 2**20,

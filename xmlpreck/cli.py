@@ -68,17 +68,18 @@ def add_command(commands: Any, name: str, run: Any, text: str) -> argparse.Argum
 
 def train_command(args: argparse.Namespace) -> None:
     settings, source = read_settings(args)
-    note("loading kernels (compiled on the first run, about 20 s)")
-    from xmlpreck import catalog, metrics, model, train
+    from xmlpreck import catalog, model, train
 
     name = catalog.describe(args.data)
     folder = Path(args.out or Path("runs") / name)
     model.check_target(folder)
     data = catalog.load(args.data, "train", args.data_dir)
+    note("loading kernels (compiled once, in about 20 s)")
+    train.load_kernels()
     progress = sys.stderr if args.json else sys.stdout
     print(f"{describe_data(name, data)}; settings: {source}", file=progress)
     print(f"{describe_settings(settings)}", file=progress, flush=True)
-    scorer = train.fit(data, settings, lambda facts: print(pass_line(facts), file=progress, flush=True))
+    scorer = train.fit(data, settings, lambda facts: print(pass_line(facts), file=progress, flush=True), progress=True)
     scorer.info["data"]["name"] = name
     n_bytes = scorer.save(folder)
     print(f"{folder}: {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB", file=progress)
@@ -87,8 +88,7 @@ def train_command(args: argparse.Namespace) -> None:
         note("no test rows: nothing to score")
     else:
         test = catalog.load(args.data, "test", args.data_dir)
-        top = scorer.predict_topk(test.rows, max(metrics.REPORTED_KS), settings.train.n_threads)
-        result["test"] = metrics.precision_at_k(top, test.labels)
+        result["test"] = train.score(scorer, test, settings.train, progress=True)
         print(f"test, {test.rows.shape[0]:,} rows: {format_scores(result['test'])}", file=progress)
     if args.json:
         print(json.dumps(result))
@@ -103,7 +103,7 @@ def predict_command(args: argparse.Namespace) -> None:
     formats.prediction_kind(args.out)  # before any work
     scorer = LinearScorer.load(args.model)
     data = catalog.load(args.data, args.split, args.data_dir)
-    top = scorer.predict_topk(data.rows, topk, n_threads)
+    top = scorer.predict_topk(data.rows, topk, n_threads, progress=True)
     formats.write_predictions(args.out, top, scorer.n_labels, scorer.label_names)
     result = {"out": args.out, "n_rows": len(top.labels), "topk": top.labels.shape[1]}
     show(args, result, f"{args.out}: {result['topk']} labels for each of {result['n_rows']:,} rows")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from tqdm import tqdm
 
 import xmlpreck
 from xmlpreck.config import InputError, RowsConfig
@@ -22,8 +23,17 @@ FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
 
 
+# Rows that are prepared at a time: bounds the memory of prediction, and the progress bar moves.
+ROWS_A_CALL = 1 << 15
+
+
 class ModelError(InputError):
     """A model directory that cannot be trusted, or rows that do not fit the model."""
+
+
+def progress_bar(n_rows: int, text: str, wanted: bool) -> tqdm:
+    """A bar on stderr, if that is a terminal."""
+    return tqdm(total=n_rows, desc=text, unit=" rows", unit_scale=True, leave=False, disable=None if wanted else True)
 
 
 def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
@@ -126,21 +136,25 @@ class LinearScorer:
         """Weights that are not 0."""
         return len(drop_small(all_sparse(self.weights), 0).values)
 
-    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1) -> TopK:
+    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1, progress: bool = False) -> TopK:
         """The k best labels of every row: higher score first, then the lower label."""
-        prepared = self._prepare(rows)
         if k < 1:
             raise ModelError(f"topk must be 1 or more, but is {k}")
         k = min(k, self.n_labels)
-        labels = np.full((rows.shape[0], k), -1, np.int32)
-        scores = np.full((rows.shape[0], k), -np.inf, self.weights.values.dtype)
-        claimed = np.zeros(1, np.int64)
+        n_rows = rows.shape[0]
+        labels = np.full((n_rows, k), -1, np.int32)
+        scores = np.full((n_rows, k), -np.inf, self.weights.values.dtype)
+        works = [new_work(self.n_labels, dtype=scores.dtype) for _ in range(n_threads)]
+        with progress_bar(n_rows, "predict", progress) as bar:
+            for start in range(0, n_rows, ROWS_A_CALL):
+                part = slice(start, start + ROWS_A_CALL)
+                prepared, claimed = self._prepare(rows[part]), np.zeros(1, np.int64)
 
-        def work(_: int) -> None:
-            buffers = new_work(self.n_labels, dtype=self.weights.values.dtype)
-            linear.predict_rows(prepared, self.weights, buffers, claimed, labels, scores)
+                def work(me: int, part: slice = part, prepared: Rows = prepared, claimed: np.ndarray = claimed) -> None:
+                    linear.predict_rows(prepared, self.weights, works[me], claimed, labels[part], scores[part])
 
-        run_team(n_threads, work)
+                run_team(n_threads, work)
+                bar.update(len(labels[part]))
         return TopK(labels, scores.astype(np.float32, copy=False))
 
     def decision_function(self, rows: csr_array) -> np.ndarray:

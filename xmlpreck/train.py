@@ -3,12 +3,11 @@
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from tqdm import tqdm
 
 from xmlpreck import metrics
 from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, RunConfig, TrainConfig
@@ -28,7 +27,7 @@ from xmlpreck.kernels.arrays import (
     sparse_weights,
 )
 from xmlpreck.kernels.support import support_of
-from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows
+from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
 
 RULES = dict(
     zip(
@@ -57,7 +56,7 @@ class PassFacts:
     updated: int  # rows that changed the weights
     n_rows: int
     seconds: float
-    heldout: dict[str, float] | None
+    heldout: dict[str, float] | None = None  # P@k of the held-out rows
 
     @property
     def gap(self) -> float:
@@ -126,38 +125,30 @@ class Trainer:
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
 
-    def run_pass(self, rows: Rows, check: Callable[[Weights], dict[str, float]] | None = None) -> PassFacts:
-        """One pass in the order of default_rng([seed, pass])."""
+    def run_pass(self, rows: Rows, progress: bool = False) -> PassFacts:
+        """Train once on all rows, in the order of default_rng([seed, pass])."""
         config = self.config
         self.n_passes += 1
         started = time.perf_counter()
         n_rows = len(rows.offsets) - 1
-        n_threads = config.n_threads
         order = np.random.default_rng([config.seed, self.n_passes]).permutation(n_rows)
-        settings = Settings(
-            rule=RULES[config.algo],
-            k=config.k,
-            eta=config.eta if config.algo.startswith("sgd") else 1.0,
-            decay=STEP_DECAYS[config.decay] if config.algo.startswith("sgd") else 0.0,
-            radius=config.radius,
-            perturbed=config.tau > 0,
-            averaging=0 < config.average_from <= self.n_passes,
-            noise_key=np.random.default_rng([config.seed, self.n_passes, 1]).integers(2**63, dtype=np.uint64),
-        )
+        settings = self._pass_settings()
         most_labels = int(np.diff(rows.label_offsets).max(initial=0))
         dtype = self.learner.sums.dtype
-        works = [new_work(self.n_labels, config.k, most_labels, dtype) for _ in range(n_threads)]
+        works = [new_work(self.n_labels, config.k, most_labels, dtype) for _ in range(config.n_threads)]
         surrogate, mistakes, updated = 0.0, 0, 0
         rows_a_call = max(ROWS_A_CALL // config.batch_rows, 1) * config.batch_rows
-        with tqdm(total=n_rows, desc=f"pass {self.n_passes}", unit=" rows", leave=False, disable=None) as bar:
+        with progress_bar(n_rows, f"pass {self.n_passes}", progress) as bar:
             for start in range(0, n_rows, rows_a_call):
                 part = order[start : start + rows_a_call]
                 batch = new_batch(len(part), config.batch_rows, config.k + most_labels, dtype)
 
                 def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
-                    linear.train_rows(me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch)
+                    linear.train_rows(
+                        me, config.n_threads, rows, part, self.learner, settings, self.noise, works[me], batch
+                    )
 
-                run_team(n_threads, work)
+                run_team(config.n_threads, work)
                 surrogate += float(batch.surrogates.sum())
                 mistakes += int(batch.mistakes.sum())
                 updated += int(batch.updated.sum())
@@ -165,9 +156,20 @@ class Trainer:
         self._check_finite()
         seconds = time.perf_counter() - started
         n_labelled = max(int(np.count_nonzero(np.diff(rows.label_offsets))), 1)
-        heldout = check(self.weights()) if check else None
-        return PassFacts(
-            self.n_passes, surrogate / n_labelled, mistakes / n_labelled, updated, n_rows, seconds, heldout
+        return PassFacts(self.n_passes, surrogate / n_labelled, mistakes / n_labelled, updated, n_rows, seconds)
+
+    def _pass_settings(self) -> Settings:
+        config = self.config
+        is_sgd = config.algo.startswith("sgd")
+        return Settings(
+            rule=RULES[config.algo],
+            k=config.k,
+            eta=config.eta if is_sgd else 1.0,
+            decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
+            radius=config.radius,
+            perturbed=config.tau > 0,
+            averaging=0 < config.average_from <= self.n_passes,
+            noise_key=np.random.default_rng([config.seed, self.n_passes, 1]).integers(2**63, dtype=np.uint64),
         )
 
     def weights(self) -> Weights:
@@ -217,8 +219,22 @@ def _keys(sparse: Weights) -> np.ndarray:
     return features * sparse.dense_rows.shape[1] + sparse.labels
 
 
-def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] | None = None) -> LinearScorer:
-    """Train on all rows of `data`, or on all but the held-out ones, and return the scorer, pruned if asked for."""
+def load_kernels() -> None:
+    """Compile the kernels, or read them from numba's cache, with one made-up row: no pass is timed with that."""
+    one = csr_array(np.ones((1, 1), np.float32))
+    fit(Dataset(one, one), RunConfig()).predict_topk(one, 1)
+
+
+def fit(
+    data: Dataset,
+    config: RunConfig,
+    on_pass: Callable[[PassFacts], None] = lambda facts: None,
+    progress: bool = False,
+) -> LinearScorer:
+    """Train on all rows of `data`, or on all but the held-out ones, and return the scorer, pruned if asked for.
+
+    `on_pass` is told the facts of every pass; `progress` shows a bar on a terminal.
+    """
     check_trainable(data)
     kept, heldout = split_heldout(data, config.train)
     prepared = prepare_rows(kept.rows, config.rows)
@@ -226,21 +242,14 @@ def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] |
     trainer = Trainer(no_weights(prepared.shape[1], kept.labels.shape[1]), config.train)
     trainer.grow(rows)
 
-    def scorer_of(weights: Weights) -> LinearScorer:
-        return LinearScorer(weights, config.rows, data.label_names, data.feature_names)
-
-    def check(weights: Weights) -> dict[str, float]:
-        k = min(max(metrics.REPORTED_KS), kept.labels.shape[1])
-        top = scorer_of(weights).predict_topk(heldout.rows, k, config.train.n_threads)
-        return metrics.precision_at_k(top, heldout.labels, [k_ for k_ in metrics.REPORTED_KS if k_ <= k])
-
     history = []
     for _ in range(config.train.epochs):
-        facts = trainer.run_pass(rows, check if heldout.rows.shape[0] else None)
+        facts = trainer.run_pass(rows, progress)
+        if heldout.rows.shape[0]:
+            facts = replace(facts, heldout=score(LinearScorer(trainer.weights(), config.rows), heldout, config.train))
         history.append(facts.to_dict())
-        if on_pass:
-            on_pass(facts)
-    scorer = scorer_of(trainer.weights())
+        on_pass(facts)
+    scorer = LinearScorer(trainer.weights(), config.rows, data.label_names, data.feature_names)
     scorer.info.update(
         config=config.to_dict(),
         data={
@@ -251,6 +260,13 @@ def fit(data: Dataset, config: RunConfig, on_pass: Callable[[PassFacts], None] |
         history=history,
     )
     return scorer.prune(config.train.prune) if config.train.prune else scorer
+
+
+def score(scorer: LinearScorer, data: Dataset, config: TrainConfig, progress: bool = False) -> dict[str, float]:
+    """P@k on rows with known labels, for each reported k that the number of labels allows."""
+    ks = [k for k in metrics.REPORTED_KS if k <= scorer.n_labels]
+    top = scorer.predict_topk(data.rows, max(ks), config.n_threads, progress)
+    return metrics.precision_at_k(top, data.labels, ks)
 
 
 def check_trainable(data: Dataset) -> None:
