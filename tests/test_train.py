@@ -12,7 +12,11 @@ from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import all_sparse, kernel_rows
-from xmlpreck.train import Trainer, TrainingError, fit, split_heldout
+from xmlpreck.train import RULES, Trainer, TrainingError, fit, split_heldout
+
+
+def test_every_algorithm_has_a_rule():
+    assert set(RULES) == set(ALGORITHMS) == set(reference.RULES)
 
 
 def draw_rows(seed, n_rows=70, n_features=40, n_labels=90, density=0.2, most_labels=9):

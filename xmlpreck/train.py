@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck import metrics
-from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, RunConfig, TrainConfig
+from xmlpreck.config import STEP_DECAYS, InputError, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import (
@@ -29,14 +29,12 @@ from xmlpreck.kernels.arrays import (
 from xmlpreck.kernels.support import support_of
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
 
-RULES = dict(
-    zip(
-        ("perceptron-avg", "perceptron-max", "sgd-avg", "sgd-max"),
-        (linear.PERCEPTRON_AVG, linear.PERCEPTRON_MAX, linear.SGD_AVG, linear.SGD_MAX),
-        strict=True,
-    )
-)
-assert set(RULES) == set(ALGORITHMS)
+RULES = {
+    "perceptron-avg": linear.PERCEPTRON_AVG,
+    "perceptron-max": linear.PERCEPTRON_MAX,
+    "sgd-avg": linear.SGD_AVG,
+    "sgd-max": linear.SGD_MAX,
+}
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
@@ -48,7 +46,8 @@ class TrainingError(InputError):
 
 @dataclass(frozen=True)
 class PassFacts:
-    """One pass. Surrogate and mistakes are means over the rows that have labels; mistakes <= surrogate, always."""
+    """One pass. Surrogate and mistakes are means over the rows that have labels, on the scores that the rule saw
+    (perturbed ones if tau > 0); mistakes <= surrogate, always."""
 
     number: int
     surrogate: float
