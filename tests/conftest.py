@@ -17,6 +17,8 @@ _sources = b"".join(path.read_bytes() for path in sorted((ROOT / "xmlpreck" / "k
 _key = hashlib.sha256(_sources + version("numba").encode() + sys.version.encode()).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"xmlpreck-tests-{os.getuid()}-{_key}"))
 
+os.environ.setdefault("XMLPRECK_OFFLINE", "1")  # no test asks the network
+
 
 @pytest.fixture(scope="session")
 def shared_data():

@@ -96,7 +96,7 @@ BAD_TRAINING = {
     "nan": ([], damaged("2 4 6\n0 1:1\n0 1:nan\n"), "train.txt:3: .*nan"),
     "too few rows": ([], damaged("5 4 6\n" + ROWS), "train.txt:.*5"),
     "too many rows": ([], damaged("3 4 6\n" + ROWS), "train.txt:.*3"),
-    "header": ([], damaged("four 4 6\n"), "train.txt:1: "),
+    "header": ([], damaged("four 4 6\n"), "train.txt: unknown format: it begins with 'four 4 6'"),
     "empty file": ([], damaged(""), "train.txt"),
     "no labels": ([], damaged("1 4 6\n 0:1\n"), "none of the 1 rows has a label"),
     "missing data": (["--data", "nowhere"], None, "'nowhere' is neither a file or folder nor a known data set"),

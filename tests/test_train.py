@@ -1,5 +1,7 @@
 """The trainer against the slow reference: weights, averages, facts; and the same bits for any number of threads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference
@@ -11,8 +13,8 @@ from xmlpreck.config import ALGORITHMS, RowsConfig, RunConfig, TrainConfig, load
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import all_sparse, kernel_rows
-from xmlpreck.train import RULES, Trainer, TrainingError, fit, split_heldout
+from xmlpreck.model import all_sparse
+from xmlpreck.train import RULES, PreparedRows, Trainer, TrainingError, fit, split_heldout
 
 
 def test_every_algorithm_has_a_rule():
@@ -34,8 +36,12 @@ def draw_rows(seed, n_rows=70, n_features=40, n_labels=90, density=0.2, most_lab
     return X, Y
 
 
+def prepared(X, Y, block_rows=10**6):
+    return PreparedRows(as_dataset(X, Y), RowsConfig(unit_norm=False), block_rows)
+
+
 def trained(X, Y, config, dtype=np.float64):
-    rows = kernel_rows(csr_array(X.astype(np.float32)), csr_array(Y.astype(np.float32)))
+    rows = prepared(X, Y, config.block_rows)
     trainer = Trainer(no_weights(X.shape[1], Y.shape[1], dtype), config)
     trainer.grow(rows)
     return trainer, [trainer.run_pass(rows) for _ in range(config.epochs)]
@@ -127,6 +133,36 @@ def test_same_bits_for_any_number_of_threads(settings):
     assert bits(runs[0]) == bits(runs[1]) == bits(runs[2])
 
 
+def test_blocks_bound_memory_and_shards_do_not_matter():
+    """Blocks are part of the order: the same for a Dataset and any other source with these rows."""
+    X, Y = draw_rows(seed=4, n_rows=200)
+    config = TrainConfig(epochs=2, tau=0.3, block_rows=64, batch_rows=10)
+    whole, _ = trained(X, Y, config, np.float32)
+
+    class Elsewhere:
+        """Rows that come from another place each time."""
+
+        def __init__(self, data):
+            self.data, self.reads = data, []
+            self.n_rows, self.n_features, self.n_labels = data.n_rows, data.n_features, data.n_labels
+
+        def read(self, start, stop):
+            self.reads.append((start, stop))
+            return self.data.read(start, stop)
+
+    source = Elsewhere(as_dataset(X, Y))
+    rows = PreparedRows(source, RowsConfig(unit_norm=False), 64)
+    trainer = Trainer(no_weights(X.shape[1], Y.shape[1]), config)
+    trainer.grow(rows)
+    for _ in range(2):
+        trainer.run_pass(rows)
+    assert bits(trainer) == bits(whole)
+    assert max(stop - start for start, stop in source.reads) == 64
+    assert len(source.reads) == 3 * 4  # support, two passes
+    other, _ = trained(X, Y, replace(config, block_rows=1000), np.float32)
+    assert bits(other) != bits(whole)
+
+
 def test_another_seed_gives_other_bits():
     X, Y = draw_rows(seed=4)
     assert bits(trained(X, Y, TrainConfig(seed=0))[0]) != bits(trained(X, Y, TrainConfig(seed=1))[0])
@@ -216,7 +252,7 @@ def test_fit_holds_rows_out_and_keeps_history():
     assert [entry["number"] for entry in scorer.info["history"]] == [1, 2, 3]
     assert scorer.info["data"]["n_rows"] == 150
     kept, heldout = split_heldout(as_dataset(X, Y), TrainConfig(heldout=0.25))
-    together = np.vstack([kept.rows.toarray(), heldout.rows.toarray()])
+    together = np.vstack([part.read(0, part.n_rows).rows.toarray() for part in (kept, heldout)])
     np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(X.astype(np.float32), axis=0))
 
 
@@ -272,9 +308,7 @@ def test_real_data_reaches_its_figures(shared_data, name, least):
 def test_growing_keeps_what_was_learned():
     """Rows of two halves: after growing, old weights, their mean and their norm are as they were."""
     X, Y = draw_rows(seed=12)
-    halves = [
-        kernel_rows(csr_array(X[part].astype(np.float32)), csr_array(Y[part])) for part in (slice(35), slice(35, 70))
-    ]
+    halves = [prepared(X[part], Y[part]) for part in (slice(35), slice(35, 70))]
     config = TrainConfig(epochs=2, radius=5.0)
     trainer = Trainer(no_weights(X.shape[1], Y.shape[1]), config)
     trainer.grow(halves[0])
@@ -301,7 +335,7 @@ def test_growing_an_empty_support_keeps_the_clock():
     X, Y = draw_rows(seed=12)
     trainer = Trainer(no_weights(X.shape[1], Y.shape[1]), TrainConfig(epochs=2))
     for labels in (np.zeros_like(Y), Y):
-        rows = kernel_rows(csr_array(X.astype(np.float32)), csr_array(labels))
+        rows = prepared(X, labels)
         trainer.grow(rows)
         trainer.run_pass(rows)
     assert trainer.learner.clock[linear.STEPS] == 6

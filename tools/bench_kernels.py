@@ -16,8 +16,8 @@ from bench_train import machine, time_once
 from xmlpreck import catalog, config
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import LinearScorer, kernel_rows, prepare_rows
-from xmlpreck.train import Trainer
+from xmlpreck.model import LinearScorer
+from xmlpreck.train import PreparedRows, Trainer
 
 
 def main() -> None:
@@ -32,14 +32,13 @@ def main() -> None:
     data = catalog.load(args.data, "train", args.data_dir)
     # Without noise: it reaches the labels of opened blocks, and a dense row opens all.
     settings = config.load(catalog.find_config(None, args.data), ["train.tau=0"])
-    prepared = prepare_rows(data.rows, settings.rows)
-    kernel = kernel_rows(prepared, data.labels)
+    rows = PreparedRows(data, settings.rows, settings.train.block_rows)
     trainers, expected = {}, None
     for share in args.shares:
         linear.DENSE_SHARE = share
-        trainer = trainers[share] = Trainer(no_weights(prepared.shape[1], data.labels.shape[1]), settings.train)
-        trainer.grow(kernel)
-        trainer.run_pass(kernel)
+        trainer = trainers[share] = Trainer(no_weights(rows.n_features, rows.n_labels), settings.train)
+        trainer.grow(rows)
+        trainer.run_pass(rows)
         top = LinearScorer(trainer.weights(), settings.rows).predict_topk(data.rows[:2000], 5, 2)
         expected = expected or top
         if not all(np.array_equal(*pair) for pair in zip(top, expected, strict=True)):
@@ -49,7 +48,7 @@ def main() -> None:
     best = {share: {"train": np.inf, "predict": np.inf} for share in args.shares}
     for _ in range(args.repeat):
         for share, trainer in trainers.items():
-            for job, seconds in time_once(trainer, kernel, data, settings.rows).items():
+            for job, seconds in time_once(trainer, rows).items():
                 best[share][job] = min(best[share][job], seconds)
     for share, seconds in best.items():
         weights = trainers[share].learner.weights

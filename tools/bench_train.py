@@ -21,8 +21,8 @@ import numpy as np
 from xmlpreck import __version__, catalog, config
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, prepare_rows
-from xmlpreck.train import Trainer
+from xmlpreck.model import LinearScorer, all_sparse, prepare_rows
+from xmlpreck.train import PreparedRows, Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import reference
@@ -32,16 +32,16 @@ CHECKED_ROWS = 120
 
 def check_against_reference(data: Dataset, settings: config.RunConfig) -> float:
     """Train on a slice with kernel and reference, both in float64; the largest difference of a weight, or an error."""
-    rows, labels = data.rows[:CHECKED_ROWS], data.labels[:CHECKED_ROWS]
-    rows = prepare_rows(rows, settings.rows)
-    rows, labels = rows[:, np.unique(rows.indices)], labels[:, np.unique(labels.indices)]
+    part = data.read(0, CHECKED_ROWS)
+    rows = prepare_rows(part.rows, settings.rows)
+    rows, labels = rows[:, np.unique(rows.indices)], part.labels[:, np.unique(part.labels.indices)]
     # No noise here (the suite holds the reference to it too), and rows that the reference can hold dense.
     train = replace(settings.train, epochs=2, tau=0.0, average_from=1)
     trainer = Trainer(no_weights(rows.shape[1], labels.shape[1], np.float64), train)
-    kernel = kernel_rows(rows, labels)
-    trainer.grow(kernel)
+    prepared = PreparedRows(Dataset(rows, labels), config.RowsConfig(unit_norm=False), CHECKED_ROWS)
+    trainer.grow(prepared)
     for _ in range(train.epochs):
-        trainer.run_pass(kernel)
+        trainer.run_pass(prepared)
     orders = [np.random.default_rng([train.seed, number]).permutation(rows.shape[0]) for number in (1, 2)]
     slow = reference.train(
         rows.toarray().astype(np.float64), labels.toarray() > 0, rule=train.algo, k=train.k, orders=orders,
@@ -55,11 +55,11 @@ def check_against_reference(data: Dataset, settings: config.RunConfig) -> float:
     return worst
 
 
-def time_once(trainer: Trainer, kernel: object, data: Dataset, rows: config.RowsConfig) -> dict[str, float]:
-    seconds = {"train": trainer.run_pass(kernel).seconds}
-    scorer = LinearScorer(trainer.weights(), rows)
+def time_once(trainer: Trainer, rows: PreparedRows) -> dict[str, float]:
+    seconds = {"train": trainer.run_pass(rows).seconds}
+    scorer = LinearScorer(trainer.weights(), rows.config)
     started = time.perf_counter()
-    scorer.predict_topk(data.rows, 5, trainer.config.n_threads)
+    scorer.predict_topk(rows.source.rows, 5, trainer.config.n_threads)
     seconds["predict"] = time.perf_counter() - started
     return seconds
 
@@ -93,18 +93,17 @@ def main() -> None:
     worst = check_against_reference(data, settings)
     print(f"checked: weights equal the reference's to {worst:.1g}. Timing {data.rows.shape[0]:,} rows.", flush=True)
 
-    prepared = prepare_rows(data.rows, settings.rows)
-    kernel = kernel_rows(prepared, data.labels)
+    rows = PreparedRows(data, settings.rows, settings.train.block_rows)
     trainers = {}
     for threads in args.threads:
         train = replace(settings.train, threads=threads)
-        trainers[threads] = Trainer(no_weights(prepared.shape[1], data.labels.shape[1]), train)
-        trainers[threads].grow(kernel)
-        trainers[threads].run_pass(kernel)
+        trainers[threads] = Trainer(no_weights(rows.n_features, rows.n_labels), train)
+        trainers[threads].grow(rows)
+        trainers[threads].run_pass(rows)
     best = {threads: {"train": np.inf, "predict": np.inf} for threads in args.threads}
     for _ in range(args.repeat):
         for threads, trainer in trainers.items():
-            for job, seconds in time_once(trainer, kernel, data, settings.rows).items():
+            for job, seconds in time_once(trainer, rows).items():
                 best[threads][job] = min(best[threads][job], seconds)
 
     n_rows = data.rows.shape[0]

@@ -1,17 +1,22 @@
-"""The catalogue of data sets: cards in `datasets/*.toml`, found by name, looked up on disk and checked."""
+"""The catalogue of data sets: cards in `datasets/*.toml`, found by name, looked up on disk, fetched and checked."""
 
 import dataclasses
 import difflib
 import functools
 import os
 import tomllib
+import types
+import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xmlpreck import formats
+from xmlpreck import formats, shards
 from xmlpreck.config import InputError
+from xmlpreck.fetch import UNVERIFIED, Archive, Mirror, download_path, fetch_mirror, say
 from xmlpreck.formats import Dataset
+from xmlpreck.shards import RowSource
 from xmlpreck.synthetic import make_demo
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -19,19 +24,21 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """What a data set is called, how large it is, its propensity constants and where it comes from."""
+    """What a data set is called, how large it is (None = not known), its propensity constants and where it is from."""
 
     name: str
     title: str
-    n_train: int
-    n_test: int
-    n_features: int
-    n_labels: int
     propensity_a: float
     propensity_b: float
     source: str
+    n_train: int | None = None
+    n_test: int | None = None
+    n_features: int | None = None
+    n_labels: int | None = None
+    labels_per_row: float | None = None
     synthetic: bool = False
     aliases: tuple[str, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
 
 
 def resource_folder(name: str) -> Path:
@@ -45,16 +52,29 @@ def resource_folder(name: str) -> Path:
     raise InputError(f"{_PACKAGE / name}: the folder is missing: install xmlpreck again")
 
 
+def _read_mirror(entries: dict[str, Any]) -> Mirror:
+    """A mirror is one archive, written flat, or a list of `archives`."""
+    entries = dict(entries)
+    note = entries.pop("note")
+    archives = entries.pop("archives", None) or [entries]
+    return Mirror(note, tuple(Archive(**archive) for archive in archives))
+
+
 def _read_card(path: Path) -> DatasetCard:
     try:
         entries: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
-        card = DatasetCard(**{**entries, "aliases": tuple(entries.get("aliases", ()))})
+        mirrors = tuple(_read_mirror(entry) for entry in entries.pop("mirror", ()))
+        card = DatasetCard(**{**entries, "aliases": tuple(entries.get("aliases", ())), "mirrors": mirrors})
+    except KeyError as error:
+        raise InputError(f"{path}: is not a data set card: a mirror has no {error}") from error
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"{path}: is not a data set card: {error}") from error
     for field in dataclasses.fields(card):
-        kind = type(getattr(card, field.name))
-        if field.type in (int, float, str, bool) and kind is not field.type:
-            raise InputError(f"{path}: {field.name} must be of type {field.type.__name__}, not {kind.__name__}")
+        kind, wanted = type(getattr(card, field.name)), (field.type,)
+        if isinstance(field.type, types.UnionType):  # `int | None`
+            wanted = typing.get_args(field.type)
+        if wanted[0] in (int, float, str, bool) and kind not in wanted:
+            raise InputError(f"{path}: {field.name} must be of type {wanted[0].__name__}, not {kind.__name__}")
     if card.name != path.stem:
         raise InputError(f"{path}: name {card.name!r} must be the file's own, {path.stem!r}")
     return card
@@ -63,7 +83,12 @@ def _read_card(path: Path) -> DatasetCard:
 @functools.cache
 def load_cards() -> dict[str, DatasetCard]:
     """All cards by name, in the order of their names."""
-    return {path.stem: _read_card(path) for path in sorted(resource_folder("datasets").glob("*.toml"))}
+    paths = resource_folder("datasets").glob("*.toml")
+    return {path.stem: _read_card(path) for path in sorted(paths, key=lambda path: path.stem)}
+
+
+def list_cards() -> list[DatasetCard]:
+    return list(load_cards().values())
 
 
 def find_card(name: str) -> DatasetCard | None:
@@ -79,66 +104,218 @@ def _demo() -> dict[str, Dataset]:
     return {"train": train, "test": test}
 
 
+def _roots(data_dir: str | None) -> list[Path]:
+    """Folders of data sets, most wanted first."""
+    roots = [data_dir, os.environ.get("XMLPRECK_DATA"), "~/.cache/xmlpreck/data"]
+    return [Path(root).expanduser() for root in roots if root]
+
+
 def _search_folders(card: DatasetCard, data_dir: str | None) -> list[Path]:
     """Where a card's files may stand, most wanted first."""
-    roots = [data_dir, os.environ.get("XMLPRECK_DATA"), "~/.cache/xmlpreck/data"]
-    names = (card.name, *card.aliases)
-    return [Path(root).expanduser() / name for root in roots if root for name in names]
+    return [root / name for root in _roots(data_dir) for name in (card.name, *card.aliases)]
 
 
-def _card_of(data: str) -> DatasetCard | None:
-    """None for an existing path, else the card; neither is an error that names the nearest names."""
-    if Path(data).exists():
-        return None
-    card = find_card(data)
+def _find_folder(card: DatasetCard, splits: tuple[str, ...], data_dir: str | None) -> Path | None:
+    folders = _search_folders(card, data_dir)
+    return next((place for place in folders if all(shards.has_split(place, split) for split in splits)), None)
+
+
+def need_card(name: str) -> DatasetCard:
+    """The card of that name or alias; without one, an error that names the nearest names."""
+    card = find_card(name)
     if card is None:
-        names = [name for c in load_cards().values() for name in (c.name, *c.aliases)]
-        near = difflib.get_close_matches(data.casefold(), names, n=3) or list(load_cards())
-        raise InputError(f"{data!r} is neither a file or folder nor a known data set: try {', '.join(near)}")
+        names = [known for c in load_cards().values() for known in (c.name, *c.aliases)]
+        near = difflib.get_close_matches(name.casefold(), names, n=3) or list(load_cards())
+        raise InputError(f"{name!r} is neither a file or folder nor a known data set: try {', '.join(near)}")
     return card
 
 
-def _check_sizes(card: DatasetCard, split: str, dataset: Dataset, folder: Path) -> None:
-    n_rows = card.n_train if split == "train" else card.n_test
-    found = (*dataset.rows.shape, dataset.labels.shape[1])
+def _card_of(data: str) -> DatasetCard | None:
+    """None for an existing path, else the card."""
+    return None if Path(data).exists() else need_card(data)
+
+
+def _check(card: DatasetCard, split: str, shape: tuple[int, int, int], place: Path) -> None:
+    """Rows, features and labels of a split must be those on the card, where it knows them."""
+    n_rows = {"train": card.n_train, "test": card.n_test}.get(split)
     for noun, expected, size in zip(
-        (f"{split} rows", "features", "labels"), (n_rows, card.n_features, card.n_labels), found, strict=True
+        (f"{split} rows", "features", "labels"), (n_rows, card.n_features, card.n_labels), shape, strict=True
     ):
-        if size != expected:
-            raise InputError(f"{folder}: has {size} {noun}, but {card.name} has {expected}: other data?")
+        if expected is not None and size != expected:
+            raise InputError(f"{place}: has {size} {noun}, but {card.name} has {expected}: other data?")
 
 
-def load(data: str, split: str, data_dir: str | None = None) -> Dataset:
-    """Read one split ("train" or "test") of a file, a folder, or a data set of the catalogue.
+def _check_headers(card: DatasetCard, folder: Path) -> None:
+    """Refuse data of another size by the first lines, before they get the name of the data set."""
+    for path in sorted(folder.glob("*.txt")):
+        with open(path, "rb") as stream:
+            words = stream.readline(100).split()
+        if len(words) == 3 and all(word.isdigit() for word in words):
+            n_rows, n_features, n_labels = map(int, words)
+            _check(card, path.stem, (n_rows, n_features, n_labels), path)
+
+
+def _writable_root(data_dir: str | None) -> Path:
+    roots, reasons = _roots(data_dir), []
+    for root in roots:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reasons.append(f"{root}: {error.strerror}")
+            continue
+        if os.access(root, os.W_OK | os.X_OK):
+            return root
+        reasons.append(f"{root}: may not be written to")
+    raise InputError(f"no folder for data: {'; '.join(reasons)}: say another by --data-dir or XMLPRECK_DATA")
+
+
+def _has_archives(mirror: Mirror, target: Path) -> bool:
+    return all(download_path(archive, target).exists() for archive in mirror.archives)
+
+
+def _missing(card: DatasetCard, data_dir: str | None, reasons: list[str]) -> InputError:
+    """What to put where, in one line."""
+    own = " or ".join(str(root / card.name) for root in _roots(data_dir))
+    text = f"{card.name}: not found: put train.txt and test.txt into {own}"
+    first = card.mirrors[0].archives if card.mirrors else ()
+    if len(first) == 1:
+        text += f", or {first[0].address} as {download_path(first[0], _roots(data_dir)[0] / card.name)}"
+    why = f"; not fetched: {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
+    return InputError(f"{text}; source: {card.source}{why}")
+
+
+def fetch_data(name: str, data_dir: str | None = None) -> Path:
+    """The folder with both splits of a data set; fetched into the first folder of data that can be written to."""
+    card = need_card(name)
+    if card.synthetic:
+        raise InputError(f"{card.name}: is {card.source}: nothing to fetch")
+    folder = _find_folder(card, ("train", "test"), data_dir)
+    if folder is not None:
+        return folder
+    if not card.mirrors:
+        raise _missing(card, data_dir, [])
+    reasons: list[str] = []
+    for mirror in card.mirrors:
+        # An archive that somebody put there by hand needs no network.
+        given = (root for root in _roots(data_dir) if _has_archives(mirror, root / card.name))
+        root = next(given, None)
+        if root is None and os.environ.get("XMLPRECK_OFFLINE"):
+            reasons.append("XMLPRECK_OFFLINE is set")
+            continue
+        target = (root or _writable_root(data_dir)) / card.name
+        say(f"{card.name}: fetching {mirror.note} into {target}")
+        try:
+            fetch_mirror(mirror, target, lambda ready: _check_headers(card, ready))
+            return target
+        except InputError as error:
+            reasons.append(str(error))
+            if mirror is not card.mirrors[-1]:
+                say(f"{card.name}: {error}; trying another mirror")
+    raise _missing(card, data_dir, reasons)
+
+
+def _place(card: DatasetCard | None, data: str, split: str, data_dir: str | None, fetch: bool = True) -> Path:
+    """The file or folder that has the split, fetched where it is not there."""
+    if card is None:
+        return Path(data)
+    folder = _find_folder(card, (split,), data_dir)
+    if folder is None and not fetch:
+        raise _missing(card, data_dir, [])
+    return folder or fetch_data(card.name, data_dir)
+
+
+def _made(split: str) -> Dataset:
+    if split not in _demo():
+        raise InputError(f"split {split!r} is not known: say train or test")
+    return _demo()[split]
+
+
+def load(
+    data: str, split: str, data_dir: str | None = None, format: str | None = None, *, fetch: bool = True
+) -> RowSource:
+    """Open one split ("train" or "test") of a file, a folder, or a data set of the catalogue.
 
     The files of `<card>` are looked for in the folder `<card>` of `data_dir`, `$XMLPRECK_DATA` and
-    `~/.cache/xmlpreck/data`; what is found must have the sizes on the card.
+    `~/.cache/xmlpreck/data`, then fetched; what is found must have the sizes on the card.
     """
     card = _card_of(data)
-    if card is None:
-        return formats.read_split(data, split)
-    if card.synthetic:
-        if split not in _demo():
-            raise InputError(f"split {split!r} is not known: say train or test")
-        return _demo()[split]
-    folders = _search_folders(card, data_dir)
-    folder = next((place for place in folders if formats.has_split(place, split)), None)
-    if folder is None:
-        own = " or ".join(str(place) for place in folders if place.name == card.name)
-        raise InputError(f"{card.name}: not found: put train.txt and test.txt into {own}; source: {card.source}")
-    dataset = formats.read_split(folder, split)
-    _check_sizes(card, split, dataset, folder)
-    return dataset
+    if card is not None and card.synthetic:
+        return _made(split)
+    place = _place(card, data, split, data_dir, fetch)
+    source = shards.open_split(place, split, format)
+    if card is not None:
+        _check(card, split, (source.n_rows, source.n_features, source.n_labels), place)
+    return source
+
+
+def read_chunks(
+    data: str, split: str, data_dir: str | None = None, format: str | None = None, rows_per_chunk: int = 65_536
+) -> Iterator[Dataset]:
+    """What `load` opens, some rows at a time and never all in memory."""
+    card = _card_of(data)
+    if card is not None and card.synthetic:
+        yield _made(split)
+        return
+    place = _place(card, data, split, data_dir)
+    chunks: Iterator[Dataset]
+    if any((folder / shards.MANIFEST).is_file() for folder in (place, place / split)):
+        chunks = (block for _, block in shards.read_blocks(shards.open_split(place, split), rows_per_chunk))
+    else:
+        chunks = formats.read_chunks(place, split, format, rows_per_chunk)
+    n_rows = 0
+    for chunk in chunks:
+        n_rows += chunk.n_rows
+        yield chunk
+    if card is not None:
+        _check(card, split, (n_rows, chunk.n_features, chunk.n_labels), place)
+
+
+def splits_of(data: str, out: str, data_dir: str | None = None) -> list[tuple[str, Path]]:
+    """The splits that there are and a folder in `out` for each; one file is one split, and its folder is `out`."""
+    if Path(data).is_file():
+        return [("train", Path(out))]
+    card = _card_of(data)
+    if card is not None and not card.synthetic:
+        _place(card, data, "train", data_dir)
+    found = [split for split in ("train", "test") if has_split(data, split, data_dir)]
+    if not found:
+        raise InputError(f"{data}: has neither train nor test data")
+    return [(split, Path(out) / split) for split in found]
 
 
 def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
-    """Whether `load` would find that split."""
+    """Whether `load` would find that split without fetching."""
     card = _card_of(data)
     if card is None:
-        return formats.has_split(data, split)
-    if card.synthetic:
-        return split in _demo()
-    return any(formats.has_split(place, split) for place in _search_folders(card, data_dir))
+        return shards.has_split(data, split)
+    return split in _demo() if card.synthetic else _find_folder(card, (split,), data_dir) is not None
+
+
+def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
+    """All that is known of a data set, for people."""
+
+    def count(value: int | None) -> str:
+        return "not known" if value is None else f"{value:,}"
+
+    lines = [
+        ("names", ", ".join((card.name, *card.aliases))),
+        ("rows", f"{count(card.n_train)} train, {count(card.n_test)} test"),
+        ("features", count(card.n_features)),
+        ("labels", count(card.n_labels)),
+        ("labels a row", "not known" if card.labels_per_row is None else f"{card.labels_per_row:g}"),
+        ("propensity", f"A {card.propensity_a:g}, B {card.propensity_b:g}"),
+        ("source", card.source),
+    ]
+    for mirror in card.mirrors:
+        lines.append(("mirror", mirror.note))
+        for archive in mirror.archives:
+            sure = "unverified: no checksum is known" if archive.sha256 == UNVERIFIED else f"sha256 {archive.sha256}"
+            lines.append(("", f"{archive.address} ({sure})"))
+    if not card.synthetic:
+        looked = f"not here: looked in {', '.join(map(str, _search_folders(card, data_dir)))}"
+        for split in ("train", "test"):
+            lines.append((f"{split} files", str(_find_folder(card, (split,), data_dir) or looked)))
+    return "\n".join([card.title, *(f"  {key:13} {text}" for key, text in lines)])
 
 
 def find_config(config: str | None, data: str) -> Path | None:

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 import tomllib
 import typing
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}
+MAX_FEATURES = 2**31 - 1
 
 
 class InputError(ValueError):
@@ -65,6 +67,7 @@ class TrainConfig:
     radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
     average_from: int = setting(1, "return the mean of all weights from this pass on; 0 = the last weights")
     batch_rows: int = setting(32, "rows that are scored with the same weights")
+    block_rows: int = setting(65_536, "rows in memory at a time; row order is drawn by block, then within the block")
     heldout: float = setting(0.0, "share of the training rows that is held out and scored after every pass")
     prune: float = setting(0.0, "drop weights smaller than this from the trained model")
     seed: int = setting(0, "same seed and data = same bits, for any number of threads")
@@ -96,11 +99,41 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class TextConfig:
+    """How a text becomes features."""
+
+    ngrams: int = setting(1, "features are 1 to this many words in a row")
+    min_df: int = setting(3, "drop terms of fewer documents than this; hashed features are not dropped")
+    max_df: float = setting(0.5, "drop terms of more than this share of documents; hashed features are not dropped")
+    sublinear_tf: bool = setting(True, "a term that stands n times counts 1 + ln(n), not n")
+    lowercase: bool = setting(True, "Word and word are one term")
+    token_pattern: str = setting(r"[a-zA-Z][a-zA-Z0-9-]+", "regular expression of a word")
+    hashed_features: int = setting(0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep one")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value, kind = getattr(self, item.name), type(item.default)
+            require(type(value) is kind, f"text.{item.name}", value, f"of type {kind.__name__}")
+        require(self.ngrams >= 1, "text.ngrams", self.ngrams, "1 or more")
+        require(self.min_df >= 1, "text.min_df", self.min_df, "1 or more")
+        require(0 < self.max_df <= 1, "text.max_df", self.max_df, "a share above 0 and at most 1")
+        in_range = 0 <= self.hashed_features <= MAX_FEATURES
+        require(in_range, "text.hashed_features", self.hashed_features, f"from 0 to {MAX_FEATURES}")
+        try:
+            n_groups = re.compile(self.token_pattern).groups
+        except (re.error, OverflowError, RecursionError) as error:
+            message = f"text.token_pattern must be a regular expression, but is {self.token_pattern!r}: {error}"
+            raise ConfigError(message) from None
+        require(n_groups <= 1, "text.token_pattern", self.token_pattern, "an expression with at most one (group)")
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """All settings of a run, by section."""
 
     rows: RowsConfig = RowsConfig()
     train: TrainConfig = TrainConfig()
+    text: TextConfig = TextConfig()
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         return dataclasses.asdict(self)

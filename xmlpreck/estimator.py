@@ -18,8 +18,8 @@ from xmlpreck import metrics
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig, from_dict, n_cores
 from xmlpreck.formats import Dataset, TopK, build_csr
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, prepare_rows
-from xmlpreck.train import Trainer, fit
+from xmlpreck.model import LinearScorer, all_sparse, prepare_rows
+from xmlpreck.train import PreparedRows, Trainer, fit
 
 ROWS, TRAIN = RowsConfig(), TrainConfig()
 
@@ -220,7 +220,8 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise InputError("classes must be those of the first call; for an indicator they are 0, 1, 2, ...")
         settings = self._settings
-        batch = kernel_rows(prepare_rows(rows, settings.rows), align(target, self.classes_))
+        data = Dataset(rows, align(target, self.classes_))
+        batch = PreparedRows(data, settings.rows, settings.train.block_rows)
         trainer = self._trainer or self._new_trainer()
         trainer.grow(batch)
         self.history_ = self.history_ + [trainer.run_pass(batch).to_dict()]

@@ -33,11 +33,30 @@ def hits(top: TopK, labels: csr_array) -> np.ndarray:
     return (relevant[places] == asked) & (top.labels >= 0)
 
 
+class PrecisionAtK:
+    """P@k = 1/n sum_i |top k of row i that are relevant| / k, in per cent, over rows that come block by block."""
+
+    def __init__(self, ks: Sequence[int] = REPORTED_KS) -> None:
+        self.ks = tuple(ks)
+        self.n_rows = 0
+        self.n_hits = dict.fromkeys(self.ks, 0)
+
+    def add(self, top: TopK, labels: csr_array) -> None:
+        hit = hits(top, labels)
+        for k in self.ks:
+            if k > hit.shape[1]:
+                raise InputError(
+                    f"P@{k} needs {k} predicted labels a row, but there are {hit.shape[1]}: use --topk {k}"
+                )
+            self.n_hits[k] += int(hit[:, :k].sum())
+        self.n_rows += len(hit)
+
+    def result(self) -> dict[str, float]:
+        return {f"P@{k}": 100.0 * self.n_hits[k] / (max(self.n_rows, 1) * k) for k in self.ks}
+
+
 def precision_at_k(top: TopK, labels: csr_array, ks: Sequence[int] = REPORTED_KS) -> dict[str, float]:
-    """P@k = 1/n sum_i |top k of row i that are relevant| / k, in per cent, for each k (convention `repository`)."""
-    hit = hits(top, labels)
-    for k in ks:
-        if k > hit.shape[1]:
-            raise InputError(f"P@{k} needs {k} predicted labels a row, but there are {hit.shape[1]}: use --topk {k}")
-    n_rows = max(len(hit), 1)
-    return {f"P@{k}": 100.0 * float(hit[:, :k].sum()) / (n_rows * k) for k in ks}
+    """P@k of rows in memory, for each k."""
+    counted = PrecisionAtK(ks)
+    counted.add(top, labels)
+    return counted.result()

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from platform import python_version
@@ -15,16 +16,18 @@ from tqdm import tqdm
 
 import xmlpreck
 from xmlpreck.config import InputError, RowsConfig
-from xmlpreck.formats import TopK
+from xmlpreck.formats import Dataset, TopK
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team, sparse_weights
+from xmlpreck.shards import RowSource, read_blocks
+from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
 
 
-# Rows that are prepared at a time: bounds the memory of prediction, and the progress bar moves.
-ROWS_A_CALL = 1 << 15
+# Rows that are read and predicted at a time.
+BLOCK_ROWS = 1 << 15
 
 
 class ModelError(InputError):
@@ -121,6 +124,7 @@ class LinearScorer:
     label_names: list[str] | None = None
     feature_names: list[str] | None = None
     info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
+    vectorizer: TextVectorizer | None = None  # how raw text becomes rows, for a model of documents
 
     @property
     def n_labels(self) -> int:
@@ -136,26 +140,31 @@ class LinearScorer:
         """Weights that are not 0."""
         return len(drop_small(all_sparse(self.weights), 0).values)
 
-    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1, progress: bool = False) -> TopK:
+    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1) -> TopK:
         """The k best labels of every row: higher score first, then the lower label."""
+        prepared = self._prepare(rows)
         if k < 1:
             raise ModelError(f"topk must be 1 or more, but is {k}")
         k = min(k, self.n_labels)
-        n_rows = rows.shape[0]
-        labels = np.full((n_rows, k), -1, np.int32)
-        scores = np.full((n_rows, k), -np.inf, self.weights.values.dtype)
-        works = [new_work(self.n_labels, dtype=scores.dtype) for _ in range(n_threads)]
-        with progress_bar(n_rows, "predict", progress) as bar:
-            for start in range(0, n_rows, ROWS_A_CALL):
-                part = slice(start, start + ROWS_A_CALL)
-                prepared, claimed = self._prepare(rows[part]), np.zeros(1, np.int64)
+        labels = np.full((rows.shape[0], k), -1, np.int32)
+        scores = np.full((rows.shape[0], k), -np.inf, self.weights.values.dtype)
+        claimed = np.zeros(1, np.int64)
 
-                def work(me: int, part: slice = part, prepared: Rows = prepared, claimed: np.ndarray = claimed) -> None:
-                    linear.predict_rows(prepared, self.weights, works[me], claimed, labels[part], scores[part])
+        def work(_: int) -> None:
+            buffers = new_work(self.n_labels, dtype=scores.dtype)
+            linear.predict_rows(prepared, self.weights, buffers, claimed, labels, scores)
 
-                run_team(n_threads, work)
-                bar.update(len(labels[part]))
+        run_team(n_threads, work)
         return TopK(labels, scores.astype(np.float32, copy=False))
+
+    def predict_blocks(
+        self, source: RowSource, k: int, n_threads: int = 1, progress: bool = False
+    ) -> Iterator[tuple[Dataset, TopK]]:
+        """Rows and their k best labels, block by block: two blocks are in memory at a time."""
+        with progress_bar(source.n_rows, "predict", progress) as bar:
+            for _, block in read_blocks(source, BLOCK_ROWS):
+                yield block, self.predict_topk(block.rows, k, n_threads)
+                bar.update(block.n_rows)
 
     def decision_function(self, rows: csr_array) -> np.ndarray:
         """All scores, dense (n_rows, n_labels)."""
@@ -207,7 +216,10 @@ class LinearScorer:
             with open(folder / f"{name}.npy", "wb") as file:
                 np.save(file, array, allow_pickle=False)
                 os.fsync(file.fileno())
-        for name, names in (("labels", self.label_names), ("features", self.feature_names)):
+        if self.vectorizer is not None:
+            self.vectorizer.save(folder)  # its vocabulary names the features
+        feature_names = None if self.vectorizer else self.feature_names
+        for name, names in (("labels", self.label_names), ("features", feature_names)):
             if names is not None:
                 if broken := [text for text in names if "\n" in text]:
                     raise ModelError(f"{name}.txt: a name must not have a line break, but {broken[0]!r} has one")
@@ -254,7 +266,11 @@ class LinearScorer:
         names = [read_names(folder / f"{name}.txt", n) for name, n in (("labels", n_labels), ("features", n_features))]
         for key in ("format", "format_version", "arrays", "made_with"):
             about.pop(key, None)
-        return cls(weights, rows, names[0], names[1], about)
+        vectorizer = TextVectorizer.load(folder) if (folder / "text.json").exists() else None
+        if vectorizer is not None and vectorizer.n_features != n_features:
+            raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
+        feature_names = vectorizer.feature_names if vectorizer else names[1]
+        return cls(weights, rows, names[0], feature_names, about, vectorizer)
 
 
 def drop_small(sparse: Weights, threshold: float) -> Weights:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck import metrics
-from xmlpreck.config import STEP_DECAYS, InputError, RunConfig, TrainConfig
+from xmlpreck.config import STEP_DECAYS, InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import (
@@ -24,10 +24,10 @@ from xmlpreck.kernels.arrays import (
     no_weights,
     noise_table,
     run_team,
-    sparse_weights,
 )
-from xmlpreck.kernels.support import support_of
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
+from xmlpreck.shards import RowSource, Subset, read_blocks
+from xmlpreck.support import find_support, union_of
 
 RULES = {
     "perceptron-avg": linear.PERCEPTRON_AVG,
@@ -69,26 +69,40 @@ class PassFacts:
         return asdict(self) | {"gap": self.gap, "rows_per_second": self.rows_per_second}
 
 
-def find_support(rows: Rows, n_features: int, n_labels: int, n_threads: int, dtype: Any) -> Weights:
-    """Zero weights wherever a label may use a feature: the pattern of X^T Y."""
-    n_rows = len(rows.offsets) - 1
-    by_feature = csr_array(
-        (np.ones(len(rows.features), np.int8), rows.features, rows.offsets), shape=(n_rows, n_features)
-    ).tocsc()
-    feature_offsets = by_feature.indptr.astype(np.int64)
-    feature_rows = by_feature.indices.astype(np.int32)
-    offsets = np.zeros(n_features + 1, np.int64)
-    labels = np.zeros(0, np.int32)
+@dataclass
+class Tally:
+    """Sums over the rows of a pass."""
 
-    def scan(me: int) -> None:
-        seen = np.full(n_labels, -1, np.int32)
-        support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels)
+    surrogate: float = 0.0
+    mistakes: int = 0
+    updated: int = 0
+    labelled: int = 0
 
-    run_team(n_threads, scan)
-    np.cumsum(offsets, out=offsets)
-    labels = np.zeros(offsets[-1], np.int32)
-    run_team(n_threads, scan)
-    return sparse_weights(offsets, labels, np.zeros(len(labels), dtype), n_labels)
+
+class PreparedRows:
+    """Rows of a source as the kernels take them, block by block."""
+
+    def __init__(self, source: RowSource, config: RowsConfig, block_rows: int) -> None:
+        self.source, self.config, self.block_rows = source, config, block_rows
+        self.n_rows, self.n_labels = source.n_rows, source.n_labels
+        self.n_features = source.n_features + (config.bias > 0)
+        self.n_blocks = -(-source.n_rows // block_rows)
+        self.only_block: Rows | None = None  # kept where all rows fit into one block
+
+    def blocks(
+        self, order: Iterable[int], look: Callable[[Dataset], None] = lambda _: None
+    ) -> Iterator[tuple[int, Rows]]:
+        """(first row, rows) of each block in the given order; `look` sees the rows as they are in the source."""
+
+        def prepare(block: Dataset) -> Rows:
+            look(block)
+            return kernel_rows(prepare_rows(block.rows, self.config), block.labels)
+
+        if self.n_blocks > 1:
+            yield from read_blocks(self.source, self.block_rows, order, prepare)
+        elif self.n_blocks:
+            self.only_block = self.only_block or prepare(self.source.read(0, self.n_rows))
+            yield 0, self.only_block
 
 
 class Trainer:
@@ -102,60 +116,71 @@ class Trainer:
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
         self.learner = new_learner(start)
 
-    def grow(self, rows: Rows) -> None:
+    def grow(self, rows: PreparedRows, look: Callable[[Dataset], None] = lambda _: None) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
         old = self.learner
-        n_features, dtype = len(old.weights.dense_of), old.sums.dtype
-        wanted = find_support(rows, n_features, self.n_labels, self.config.n_threads, dtype)
+        blocks = (block for _, block in rows.blocks(range(rows.n_blocks), look))
+        wanted = find_support(blocks, rows.n_features, rows.n_labels, self.config.n_threads, old.sums.dtype)
         known = all_sparse(old.weights, old.dense_mask)
         if not len(known.labels):
             self.learner = new_learner(wanted)._replace(clock=old.clock)
             return
         sums = all_sparse(old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask)
-        known_keys = _keys(known)
-        union = np.union1d(known_keys, _keys(wanted))
-        features, labels = np.divmod(union, self.n_labels)
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(features, minlength=n_features))])
-        values = np.zeros((2, len(union)), dtype)
-        values[:, np.searchsorted(union, known_keys)] = known.values, sums.values
-        grown = sparse_weights(offsets, labels.astype(np.int32), values[0], self.n_labels)
+        grown, places = union_of(known, wanted)
+        values = np.zeros((2, len(grown.labels)), old.sums.dtype)
+        values[:, places] = known.values, sums.values
         grown_sums = lay_out(grown._replace(values=values[1]))
-        self.learner = new_learner(grown)._replace(
+        self.learner = new_learner(grown._replace(values=values[0]))._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
 
-    def run_pass(self, rows: Rows, progress: bool = False) -> PassFacts:
-        """Train once on all rows, in the order of default_rng([seed, pass])."""
-        config = self.config
+    def run_pass(self, rows: PreparedRows, progress: bool = False) -> PassFacts:
+        """Train once on all rows; the order of blocks and of rows within each is drawn by default_rng([seed, pass])."""
         self.n_passes += 1
         started = time.perf_counter()
-        n_rows = len(rows.offsets) - 1
-        order = np.random.default_rng([config.seed, self.n_passes]).permutation(n_rows)
+        rng = np.random.default_rng([self.config.seed, self.n_passes])
         settings = self._pass_settings()
-        most_labels = int(np.diff(rows.label_offsets).max(initial=0))
-        dtype = self.learner.sums.dtype
-        works = [new_work(self.n_labels, config.k, most_labels, dtype) for _ in range(config.n_threads)]
-        surrogate, mistakes, updated = 0.0, 0, 0
-        rows_a_call = max(ROWS_A_CALL // config.batch_rows, 1) * config.batch_rows
-        with progress_bar(n_rows, f"pass {self.n_passes}", progress) as bar:
-            for start in range(0, n_rows, rows_a_call):
-                part = order[start : start + rows_a_call]
-                batch = new_batch(len(part), config.batch_rows, config.k + most_labels, dtype)
-
-                def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
-                    linear.train_rows(
-                        me, config.n_threads, rows, part, self.learner, settings, self.noise, works[me], batch
-                    )
-
-                run_team(config.n_threads, work)
-                surrogate += float(batch.surrogates.sum())
-                mistakes += int(batch.mistakes.sum())
-                updated += int(batch.updated.sum())
-                bar.update(len(part))
+        tally = Tally()
+        with progress_bar(rows.n_rows, f"pass {self.n_passes}", progress) as bar:
+            for start, block in rows.blocks(rng.permutation(rows.n_blocks)):
+                order = rng.permutation(len(block.offsets) - 1)
+                # A row's noise depends on its place among all rows, not on the block that it came in.
+                here = settings._replace(noise_key=settings.noise_key + np.uint64(start))
+                self._train_block(block, order, here, tally, bar.update)
         self._check_finite()
         seconds = time.perf_counter() - started
-        n_labelled = max(int(np.count_nonzero(np.diff(rows.label_offsets))), 1)
-        return PassFacts(self.n_passes, surrogate / n_labelled, mistakes / n_labelled, updated, n_rows, seconds)
+        n_labelled = max(tally.labelled, 1)
+        return PassFacts(
+            self.n_passes,
+            tally.surrogate / n_labelled,
+            tally.mistakes / n_labelled,
+            tally.updated,
+            rows.n_rows,
+            seconds,
+        )
+
+    def _train_block(
+        self, rows: Rows, order: np.ndarray, settings: Settings, tally: "Tally", done: Callable[[int], Any]
+    ) -> None:
+        n_threads, batch_rows = self.config.n_threads, self.config.batch_rows
+        n_labels_of = np.diff(rows.label_offsets)
+        most_labels = int(n_labels_of.max(initial=0))
+        dtype = self.learner.sums.dtype
+        works = [new_work(self.n_labels, settings.k, most_labels, dtype) for _ in range(n_threads)]
+        rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
+        for start in range(0, len(order), rows_a_call):
+            part = order[start : start + rows_a_call]
+            batch = new_batch(len(part), batch_rows, settings.k + most_labels, dtype)
+
+            def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
+                linear.train_rows(me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch)
+
+            run_team(n_threads, work)
+            tally.surrogate += float(batch.surrogates.sum())
+            tally.mistakes += int(batch.mistakes.sum())
+            tally.updated += int(batch.updated.sum())
+            done(len(part))
+        tally.labelled += int(np.count_nonzero(n_labels_of))
 
     def _pass_settings(self) -> Settings:
         config = self.config
@@ -212,12 +237,6 @@ def new_learner(start: Weights) -> Learner:
     )
 
 
-def _keys(sparse: Weights) -> np.ndarray:
-    """One number for each (feature, label) of sparse rows, rising."""
-    features = np.repeat(np.arange(len(sparse.dense_of), dtype=np.int64), np.diff(sparse.offsets))
-    return features * sparse.dense_rows.shape[1] + sparse.labels
-
-
 def load_kernels() -> None:
     """Compile the kernels, or read them from numba's cache, with one made-up row: no pass is timed with that."""
     one = csr_array(np.ones((1, 1), np.float32))
@@ -225,77 +244,85 @@ def load_kernels() -> None:
 
 
 def fit(
-    data: Dataset,
+    source: RowSource,
     config: RunConfig,
     on_pass: Callable[[PassFacts], None] = lambda facts: None,
     progress: bool = False,
 ) -> LinearScorer:
-    """Train on all rows of `data`, or on all but the held-out ones, and return the scorer, pruned if asked for.
+    """Train on all rows of `source`, or on all but the held-out ones, and return the scorer, pruned if asked for.
 
     `on_pass` is told the facts of every pass; `progress` shows a bar on a terminal.
     """
-    check_trainable(data)
-    kept, heldout = split_heldout(data, config.train)
-    prepared = prepare_rows(kept.rows, config.rows)
-    rows = kernel_rows(prepared, kept.labels)
-    trainer = Trainer(no_weights(prepared.shape[1], kept.labels.shape[1]), config.train)
-    trainer.grow(rows)
-
+    if not source.n_rows or not source.n_features or not source.n_labels:
+        sizes = f"{source.n_rows} rows, {source.n_features} features, {source.n_labels} labels"
+        raise TrainingError(f"no data: {sizes}")
+    kept, heldout = split_heldout(source, config.train)
+    rows = PreparedRows(kept, config.rows, config.train.block_rows)
+    trainer = Trainer(no_weights(rows.n_features, rows.n_labels), config.train)
+    survey = Survey()
+    trainer.grow(rows, survey.add)
+    if survey.n_rows_without_labels == kept.n_rows:
+        raise TrainingError(f"none of the {kept.n_rows} rows has a label: there is nothing to learn")
     history = []
     for _ in range(config.train.epochs):
         facts = trainer.run_pass(rows, progress)
-        if heldout.rows.shape[0]:
+        if heldout.n_rows:
             facts = replace(facts, heldout=score(LinearScorer(trainer.weights(), config.rows), heldout, config.train))
         history.append(facts.to_dict())
         on_pass(facts)
-    scorer = LinearScorer(trainer.weights(), config.rows, data.label_names, data.feature_names)
-    scorer.info.update(
-        config=config.to_dict(),
-        data={
-            "n_rows": kept.rows.shape[0],
-            "n_rows_without_labels": int(np.count_nonzero(np.diff(kept.labels.indptr) == 0)),
-            "sha256": data_hash(kept),
-        },
-        history=history,
-    )
+    scorer = LinearScorer(trainer.weights(), config.rows, source.label_names, source.feature_names)
+    scorer.info.update(config=config.to_dict(), data=survey.to_dict(), history=history)
     return scorer.prune(config.train.prune) if config.train.prune else scorer
 
 
-def score(scorer: LinearScorer, data: Dataset, config: TrainConfig, progress: bool = False) -> dict[str, float]:
+def score(scorer: LinearScorer, source: RowSource, config: TrainConfig, progress: bool = False) -> dict[str, float]:
     """P@k on rows with known labels, for each reported k that the number of labels allows."""
     ks = [k for k in metrics.REPORTED_KS if k <= scorer.n_labels]
-    top = scorer.predict_topk(data.rows, max(ks), config.n_threads, progress)
-    return metrics.precision_at_k(top, data.labels, ks)
+    counted = metrics.PrecisionAtK(ks)
+    for block, top in scorer.predict_blocks(source, max(ks), config.n_threads, progress):
+        counted.add(top, block.labels)
+    return counted.result()
 
 
-def check_trainable(data: Dataset) -> None:
-    n_rows, n_features = data.rows.shape
-    if not n_rows or not n_features or not data.labels.shape[1]:
-        raise TrainingError(f"no data: {n_rows} rows, {n_features} features, {data.labels.shape[1]} labels")
-    if not data.labels.nnz:
-        raise TrainingError(f"none of the {n_rows} rows has a label: there is nothing to learn")
-    if not np.isfinite(data.rows.data).all():
-        row = int(np.searchsorted(data.rows.indptr, np.flatnonzero(~np.isfinite(data.rows.data))[0], side="right")) - 1
-        raise TrainingError(f"row {row} has a value that is not a finite number")
-
-
-def split_heldout(data: Dataset, config: TrainConfig) -> tuple[Dataset, Dataset]:
+def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, RowSource]:
     """(rows to train on, rows held out), drawn by default_rng([seed, 0]); both in the order of the data."""
-    n_rows = data.rows.shape[0]
-    n_heldout = round(n_rows * config.heldout)
-    if n_heldout == 0:
-        return data, data._replace(rows=data.rows[:0], labels=data.labels[:0])
-    shuffled = np.random.default_rng([config.seed, 0]).permutation(n_rows)
-    parts = [np.sort(shuffled[n_heldout:]), np.sort(shuffled[:n_heldout])]
-    kept, heldout = (data._replace(rows=data.rows[part], labels=data.labels[part]) for part in parts)
-    return kept, heldout
+    n_heldout = round(source.n_rows * config.heldout)
+    shuffled = np.random.default_rng([config.seed, 0]).permutation(source.n_rows)
+    heldout = Subset(source, np.sort(shuffled[:n_heldout]))
+    return (Subset(source, np.sort(shuffled[n_heldout:])) if n_heldout else source), heldout
 
 
-def data_hash(data: Dataset) -> str:
-    """sha256 over shapes, ids and values, so that a model says which rows made it."""
-    digest = hashlib.sha256(repr((data.rows.shape, data.labels.shape)).encode())
-    for matrix in (data.rows, data.labels):
-        digest.update(matrix.indptr.astype(np.int64).tobytes())
-        digest.update(matrix.indices.astype(np.int32, copy=False).tobytes())
-    digest.update(data.rows.data.astype(np.float32, copy=False).tobytes())
-    return digest.hexdigest()
+class Survey:
+    """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self.n_rows_without_labels = 0
+        self.digests = [hashlib.sha256() for _ in range(5)]
+
+    def add(self, block: Dataset) -> None:
+        """The next rows. A value that is not finite is an error."""
+        if not np.isfinite(block.rows.data).all():
+            place = np.flatnonzero(~np.isfinite(block.rows.data))[0]
+            row = self.n_rows + int(np.searchsorted(block.rows.indptr, place, side="right")) - 1
+            raise TrainingError(f"row {row} has a value that is not a finite number")
+        n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
+        self.n_rows += block.n_rows
+        self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
+        arrays = (
+            n_features_of.astype(np.int64),
+            block.rows.indices.astype(np.int32, copy=False),
+            block.rows.data.astype(np.float32, copy=False),
+            n_labels_of.astype(np.int64),
+            block.labels.indices.astype(np.int32, copy=False),
+        )
+        for digest, array in zip(self.digests, arrays, strict=True):
+            digest.update(array.tobytes())
+
+    def to_dict(self) -> dict[str, object]:
+        together = hashlib.sha256(b"".join(digest.digest() for digest in self.digests))
+        return {
+            "n_rows": self.n_rows,
+            "n_rows_without_labels": self.n_rows_without_labels,
+            "sha256": together.hexdigest(),
+        }

@@ -1,7 +1,7 @@
-"""Compiled parser of the XML repository's text: rows `l1,l2,... f:v f:v ...` under a header, ids from 0.
+"""Compiled parser of rows of text, `l1,l2,... f:v f:v ...`: the XML repository's files and LIBSVM's.
 
 Self-contained on purpose: numba's cache on disk does not notice edits in other files.
-Errors come back as (code, line, position of the offending token), and `explain` puts the code into words.
+Errors come back as (code, row, position of the offending token), and `explain` puts the code into words.
 """
 
 import numpy as np
@@ -13,8 +13,6 @@ LABEL_OUT_OF_RANGE = 2
 BAD_FEATURE = 3
 FEATURE_OUT_OF_RANGE = 4
 BAD_VALUE = 5
-TOO_FEW_ROWS = 6
-TOO_MANY_ROWS = 7
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _PLUS, _COMMA, _MINUS, _POINT, _ZERO, _NINE, _COLON = b"\t\n\r +,-.09:"
 _EXPONENT_MARKS = (ord("e"), ord("E"))
@@ -140,8 +138,8 @@ def _read_labels(text, at, n_labels, label_ids, filled):
 
 
 @njit(cache=True, nogil=True)
-def _read_features(text, at, n_features, feature_ids, values, filled):
-    """Return (code, position, filled) after the `f:v` tokens and the end of their line."""
+def _read_features(text, at, first_id, n_features, feature_ids, values, filled):
+    """Return (code, position, filled) after the `f:v` tokens and the end of their line; ids start at `first_id`."""
     while True:
         while at < text.size and text[at] != _NEWLINE and _is_blank(text[at]):
             at += 1
@@ -150,7 +148,8 @@ def _read_features(text, at, n_features, feature_ids, values, filled):
         feature, end = _read_digits(text, at, _ID_LIMIT)
         if end == at or end >= text.size or text[end] != _COLON:
             return BAD_FEATURE, at, filled
-        if feature >= n_features:
+        feature -= first_id
+        if feature < 0 or feature >= n_features:
             return FEATURE_OUT_OF_RANGE, at, filled
         value, end = _read_value(text, end + 1)
         if not np.isfinite(value):
@@ -177,22 +176,23 @@ def _count_marks(text, start):
 
 
 @njit(cache=True, nogil=True)
-def _find_surplus(text, at, line):
-    """Return (code, line, position) of anything but blank lines after the last row."""
-    while at < text.size:
-        if not _is_blank(text[at]):
-            return TOO_MANY_ROWS, line, at
-        line += text[at] == _NEWLINE
+def skip_blank(text, at):
+    """Return (n_lines, position): the first byte from `at` that is not blank, and how many lines end before it."""
+    n_lines = 0
+    while at < text.size and _is_blank(text[at]):
+        n_lines += text[at] == _NEWLINE
         at += 1
-    return OK, line, at
+    return n_lines, at
 
 
 @njit(cache=True, nogil=True)
-def parse_rows(text, start, n_rows, n_features, n_labels):
-    """Parse the lines of `text` (uint8) from byte `start`, which is line 2.
+def parse_rows(text, start, n_rows, n_features, n_labels, first_id):
+    """Parse at most `n_rows` lines of `text` (uint8) from byte `start`.
 
-    Returns (label_offsets, label_ids, feature_offsets, feature_ids, values, (code, line, position)); the ids
-    of a row stand in the order of the file. After an error the arrays are unfinished.
+    Returns (label_offsets, label_ids, feature_offsets, feature_ids, values, (code, row, position)); features count
+    from `first_id` in the text and from 0 in the arrays, and stand in the order of the file. `row` is the one that
+    holds the error, or else the number of rows, and `position` where reading ended. After an error the
+    arrays are unfinished.
     """
     n_lines, n_colons, n_commas = _count_marks(text, start)
     # What is allocated follows the bytes that are there, never a header that promises more.
@@ -205,47 +205,45 @@ def parse_rows(text, start, n_rows, n_features, n_labels):
     at = start
     used_labels = 0
     used_features = 0
-    error = (OK, 0, 0)
-    for row in range(n_kept):
+    code = OK
+    row = 0
+    while row < n_kept:
         code, at, used_labels = _read_labels(text, at, n_labels, label_ids, used_labels)
         if code == OK:
-            code, at, used_features = _read_features(text, at, n_features, feature_ids, values, used_features)
+            code, at, used_features = _read_features(text, at, first_id, n_features, feature_ids, values, used_features)
         if code != OK:
-            error = (code, row + 2, at)
             break
-        label_offsets[row + 1] = used_labels
-        feature_offsets[row + 1] = used_features
-    if error[0] == OK:
-        error = (TOO_FEW_ROWS, n_kept + 1, text.size) if n_kept < n_rows else _find_surplus(text, at, n_rows + 2)
+        row += 1
+        label_offsets[row] = used_labels
+        feature_offsets[row] = used_features
     return (
         label_offsets,
         label_ids[:used_labels],
         feature_offsets,
         feature_ids[:used_features],
         values[:used_features],
-        error,
+        (code, row, at),
     )
 
 
-def explain(code, token, sizes, nouns):
+def explain(code, token, sizes, nouns, first_id=0, said="the header says"):
     """Say what is wrong with a token and what would be right.
 
-    `sizes` are the numbers of the header by name, `nouns` what stands before and after a colon.
+    `sizes` are the numbers of features and labels by name, `said` where they come from, `nouns` what stands
+    before and after a colon.
     """
     noun, value = nouns
     head, _, tail = token.partition(":")
     label = token.partition(",")[0]
-    opens_with_labels = "n_features" in sizes
+    opens_with_labels = "n_features" in sizes and "n_labels" in sizes
     if code == BAD_LABEL and opens_with_labels:
         return f"label {label!r} is not an id: labels are whole numbers from 0 with commas between them"
     if code == LABEL_OUT_OF_RANGE and opens_with_labels:
-        noun, head = "label", label
+        noun, head, first_id = "label", label, 0
     elif code == BAD_VALUE:
         return f"{noun} {head} has the {value} {tail!r}: {value}s must be finite float32 numbers"
-    elif code == TOO_MANY_ROWS:
-        return f"{token!r} stands after the last row: the header says {sizes['n_rows']} rows"
     elif code != FEATURE_OUT_OF_RANGE:
         return f"{token!r} is not {noun}:{value}, such as 17:0.25"
     n = sizes[f"n_{noun}s"]
-    ids = f" (ids 0 to {n - 1})" if n else ""
-    return f"{noun} id {head} is out of range: the header says {n} {noun}s{ids}"
+    ids = f" (ids {first_id} to {n - 1 + first_id})" if n else ""
+    return f"{noun} id {head} is out of range: {said} {n} {noun}s{ids}"

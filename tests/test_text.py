@@ -1,0 +1,358 @@
+"""Raw text: equal to scikit-learn's vectorizers whatever the chunks, whole on disk, damage and gaps told by name."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
+
+from xmlpreck.config import ConfigError, InputError, TextConfig
+from xmlpreck.text import (
+    TextVectorizer,
+    analyzer_settings,
+    fit_labels,
+    fit_text,
+    label_matrix,
+    read_parquet_documents,
+)
+
+WORDS = r"(?u)\w\w+"
+
+
+def made_up_texts(n, seed=0, n_words=60):
+    """Texts whose words have the frequencies of 1/rank, with capitals, accents, digits and empty texts among them."""
+    draw = random.Random(seed)
+    words = [f"{draw.choice(['Wort', 'été', 'слово', 'x-ray', 'naïve', 'b2b'])}{i}" for i in range(n_words)]
+    shares = [1 / (rank + 1) for rank in range(n_words)]
+    return [" ".join(draw.choices(words, shares, k=draw.choice([0, 1, 5, 40]))) for _ in range(n)]
+
+
+def chunked(items, size):
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def sklearn_settings(config):
+    return {**analyzer_settings(config), "sublinear_tf": config.sublinear_tf}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"min_df": 1, "max_df": 1.0, "token_pattern": WORDS},
+        {"ngrams": 3, "min_df": 2, "token_pattern": WORDS},
+        {"lowercase": False, "sublinear_tf": False, "max_df": 0.3, "token_pattern": WORDS},
+        {"token_pattern": r"(\w+)\d"},  # a group is the term
+    ],
+)
+def test_equals_tfidf_vectorizer(settings):
+    texts, new_texts = made_up_texts(300), made_up_texts(50, seed=1, n_words=90)
+    ours = fit_text(chunked(texts, 64), **settings)
+    config = TextConfig(**settings)
+    theirs = TfidfVectorizer(min_df=config.min_df, max_df=config.max_df, **sklearn_settings(config))
+    theirs.fit(texts)
+    assert ours.feature_names == theirs.get_feature_names_out().tolist()
+    assert ours.n_documents == 300
+    for part in (texts, new_texts):
+        rows = ours.transform(part)
+        assert rows.dtype == np.float32
+        assert rows.indices.dtype == np.int32
+        assert rows.has_canonical_format
+        np.testing.assert_allclose(rows.toarray(), theirs.transform(part).toarray(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"ngrams": 2, "sublinear_tf": False, "token_pattern": WORDS}])
+def test_hashed_equals_hashing_vectorizer_and_tfidf_transformer(settings):
+    texts, new_texts = made_up_texts(300), made_up_texts(50, seed=1, n_words=90)
+    ours = fit_text(chunked(texts, 64), hashed_features=50, **settings)  # few columns: terms collide
+    config = TextConfig(**settings)
+    hasher = HashingVectorizer(n_features=50, alternate_sign=False, norm=None, **analyzer_settings(config))
+    tfidf = TfidfTransformer(sublinear_tf=config.sublinear_tf).fit(hasher.transform(texts))
+    assert ours.feature_names is None
+    assert ours.n_features == 50
+    rows = ours.transform(new_texts)
+    assert rows.dtype == np.float32
+    assert rows.has_canonical_format
+    np.testing.assert_allclose(
+        rows.toarray(), tfidf.transform(hasher.transform(new_texts)).toarray(), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("hashed_features", [0, 64])
+def test_chunks_do_not_matter(hashed_features):
+    texts = made_up_texts(100)
+    whole = fit_text([texts], hashed_features=hashed_features, token_pattern=WORDS)
+    expected = whole.transform(texts)
+    for size in (1, 7):
+        parts = fit_text([[], *chunked(texts, size)], hashed_features=hashed_features, token_pattern=WORDS)
+        assert parts.feature_names == whole.feature_names
+        np.testing.assert_array_equal(parts.idf, whole.idf)
+        rows = [parts.transform(chunk).toarray() for chunk in chunked(texts, size)]
+        np.testing.assert_array_equal(np.vstack(rows), expected.toarray())
+
+
+@pytest.mark.parametrize("hashed_features", [0, 64])
+def test_empty_documents_are_empty_rows(hashed_features):
+    vectorizer = fit_text([["one two", "one three", ""]], min_df=1, max_df=1.0, hashed_features=hashed_features)
+    rows = vectorizer.transform(["", "one", "..."])
+    assert np.diff(rows.indptr).tolist() == [0, 1, 0]
+    assert rows.data.tolist() == [1.0]
+    assert vectorizer.transform([]).shape == (0, vectorizer.n_features)
+
+
+def test_hand_computed_idf():
+    vectorizer = fit_text([["aa bb", "aa"], ["aa cc cc"]], min_df=1, max_df=1.0)
+    assert vectorizer.feature_names == ["aa", "bb", "cc"]
+    np.testing.assert_allclose(vectorizer.idf, np.log([4 / 4, 4 / 2, 4 / 2]) + 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_df": 0}, "text.min_df must be 1 or more, but is 0"),
+        ({"max_df": 1.5}, "text.max_df must be a share"),
+        ({"max_df": 0.0}, "text.max_df must be a share"),
+        ({"max_df": float("nan")}, "text.max_df must be a share"),
+        ({"max_df": 1}, "text.max_df must be of type float, but is 1"),
+        ({"ngrams": 0}, "text.ngrams must be 1 or more, but is 0"),
+        ({"ngrams": True}, "text.ngrams must be of type int"),
+        ({"hashed_features": -1}, "text.hashed_features must be from 0"),
+        ({"token_pattern": "[a-"}, "text.token_pattern must be a regular expression, but is '[a-'"),
+        ({"token_pattern": "(a)(b)"}, "at most one (group)"),
+    ],
+)
+def test_bad_settings_are_one_line(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        fit_text([["some text"]], **settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        ([], {}, "no documents"),
+        (["", "12"], {}, "no term left in 2 documents: check text.token_pattern, min_df and max_df"),
+        (["", "12"], {"hashed_features": 8}, "no term left in 2 documents"),
+        (["one", "two"], {}, "no term left in 2 documents"),
+        (["a\nb"], {"token_pattern": r"[^ ]+", "min_df": 1, "max_df": 1.0}, r"term 'a\nb' has a line break"),
+        (["a\ud800"], {"token_pattern": r"\S+", "min_df": 1, "max_df": 1.0}, r"term 'a\ud800' has"),
+        (["a\ud800"], {"token_pattern": r"\S+", "hashed_features": 8}, "it is not Unicode"),
+    ],
+)
+def test_texts_that_teach_nothing(texts, settings, message):
+    with pytest.raises(InputError) as caught:
+        fit_text([texts], **settings)
+    assert message in str(caught.value)
+
+
+@pytest.fixture(scope="module", params=[0, 32], ids=["vocabulary", "hashed"])
+def saved(request, tmp_path_factory):
+    vectorizer = fit_text([made_up_texts(80)], hashed_features=request.param, token_pattern=WORDS, ngrams=2)
+    folder = tmp_path_factory.mktemp("saved") / "text"
+    vectorizer.save(folder)
+    return vectorizer, folder
+
+
+def test_save_and_load_bring_back_everything(saved):
+    vectorizer, folder = saved
+    again = TextVectorizer.load(folder)
+    names = {"text.json", "idf.npy"} | (set() if vectorizer.config.hashed_features else {"vocabulary.txt"})
+    assert {path.name for path in folder.iterdir()} == names
+    assert again.config == vectorizer.config
+    assert again.feature_names == vectorizer.feature_names
+    assert again.n_documents == 80
+    texts = made_up_texts(20, seed=3)
+    expected, rows = vectorizer.transform(texts), again.transform(texts)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(rows, name), getattr(expected, name))
+
+
+def edit_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_settings(path, **changes):
+    about = json.loads(path.read_text())
+    edit_json(path, settings=about["settings"] | changes)
+
+
+def edit_lines(path, change):
+    path.write_bytes(change(path.read_bytes().split(b"\n")))
+
+
+def edit_idf(path, change):
+    np.save(path, change(np.load(path)))
+
+
+DAMAGE = {
+    "not json": ("text.json", lambda p: p.write_text("{")),
+    "another json": ("text.json", lambda p: p.write_text("[]")),
+    "newer version": ("text.json", lambda p: edit_json(p, format_version=99)),
+    "no documents": ("text.json", lambda p: edit_json(p, n_documents=0)),
+    "size as text": ("text.json", lambda p: edit_json(p, n_features="9")),
+    "no settings": ("text.json", lambda p: edit_json(p, settings=None)),
+    "unknown setting": ("text.json", lambda p: edit_settings(p, stemmer="porter")),
+    "bad setting": ("text.json", lambda p: edit_settings(p, min_df=0)),
+    "bad hash size": ("text.json", lambda p: edit_settings(p, hashed_features=7)),
+    "short idf": ("idf.npy", lambda p: edit_idf(p, lambda idf: idf[1:])),
+    "float32 idf": ("idf.npy", lambda p: edit_idf(p, np.float32)),
+    "nan idf": ("idf.npy", lambda p: edit_idf(p, lambda idf: np.where(idf == idf[0], np.nan, idf))),
+    "large idf": ("idf.npy", lambda p: edit_idf(p, lambda idf: idf + 100)),
+    "cut idf": ("idf.npy", lambda p: p.write_bytes(p.read_bytes()[:-3])),
+    "no idf": ("idf.npy", lambda p: p.unlink()),
+    "pickled idf": ("idf.npy", lambda p: np.save(p, np.array([{}], object), allow_pickle=True)),
+    "term twice": ("vocabulary.txt", lambda p: edit_lines(p, lambda t: b"\n".join([t[0], t[0], *t[2:]]))),
+    "terms swapped": ("vocabulary.txt", lambda p: edit_lines(p, lambda t: b"\n".join([t[1], t[0], *t[2:]]))),
+    "term missing": ("vocabulary.txt", lambda p: edit_lines(p, lambda t: b"\n".join(t[1:]))),
+    "cut terms": ("vocabulary.txt", lambda p: p.write_bytes(p.read_bytes()[:-1])),
+    "not utf-8": ("vocabulary.txt", lambda p: edit_lines(p, lambda t: b"\n".join([b"\xff", *t[1:]]))),
+    "no terms": ("vocabulary.txt", lambda p: p.unlink()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_by_name(saved, tmp_path, damage):
+    name, change = DAMAGE[damage]
+    vectorizer, original = saved
+    if name == "vocabulary.txt" and vectorizer.config.hashed_features:
+        pytest.skip("a hashed vectorizer has no vocabulary")
+    folder = shutil.copytree(original, tmp_path / "text")
+    change(folder / name)
+    with pytest.raises(InputError) as caught:
+        TextVectorizer.load(folder)
+    # A vectorizer that claims to be hashed is caught by its number of idf values.
+    assert str(folder / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_vectorizer_there(tmp_path):
+    with pytest.raises(InputError, match=r"has no text\.json"):
+        TextVectorizer.load(tmp_path)
+
+
+def test_any_flipped_byte_of_idf_is_an_error_or_a_plausible_number(saved, tmp_path):
+    _, original = saved
+    folder = shutil.copytree(original, tmp_path / "text")
+    data = (folder / "idf.npy").read_bytes()
+    draw = random.Random(0)
+    for position in range(160):  # the header and the first values
+        changed = bytearray(data)
+        changed[position] ^= 1 << draw.randrange(8)
+        (folder / "idf.npy").write_bytes(changed)
+        try:
+            idf = TextVectorizer.load(folder).idf
+        except InputError:
+            continue
+        assert np.isfinite(idf).all()
+
+
+def test_names_of_labels():
+    train = [[["b", "a"], []], [["ü", "b"]]]
+    names = fit_labels(train)
+    assert names == ["a", "b", "ü"]
+    matrix = label_matrix([["ü", "a", "ü"], [], ["b"]], {name: i for i, name in enumerate(names)})
+    assert matrix.toarray().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert matrix.dtype == np.float32
+    assert matrix.indices.dtype == np.int32
+    assert matrix.has_canonical_format
+
+
+def test_unseen_labels_do_not_vanish_in_silence(caplog):
+    column_of = {"a": 0, "b": 1}
+    test = [["z", "b"], ["y"], ["a"]]
+    with pytest.raises(InputError, match="label 'z' was not seen in training"):
+        label_matrix(test, column_of)
+    dropped = label_matrix(test, column_of, unknown="drop")
+    assert dropped.toarray().tolist() == [[0, 1], [0, 0], [1, 0]]
+    assert "2 labels such as 'z' were not seen in training" in caplog.text
+    # What evaluation does: columns behind those of training.
+    names = fit_labels([test], known=["a", "b"])
+    assert names == ["a", "b", "y", "z"]
+    extended = label_matrix(test, {name: i for i, name in enumerate(names)})
+    assert extended.toarray().tolist() == [[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0]]
+
+
+def test_bad_label_names():
+    with pytest.raises(InputError, match="rename it"):
+        fit_labels([[["two\nlines"]]])
+    with pytest.raises(InputError, match="unknown must be 'error' or 'drop', but is 'keep'"):
+        label_matrix([], {}, unknown="keep")
+
+
+LABEL_COLUMNS = {
+    "texts": (pa.array([["a", "b"], [], None], pa.list_(pa.string())), [["a", "b"], [], []]),
+    "large texts": (pa.array([["a"], [], ["c"]], pa.large_list(pa.large_string())), [["a"], [], ["c"]]),
+    "numbers": (pa.array([[3, 1], [], [2]], pa.list_(pa.int32())), [["3", "1"], [], ["2"]]),
+    "one text": (pa.array(["a", "", None]), [["a"], [], []]),
+    "one number": (pa.array([7, None, 0]), [["7"], [], ["0"]]),
+    "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), [["a"], ["b"], ["a"]]),
+}
+
+
+@pytest.mark.parametrize("kind", LABEL_COLUMNS)
+@pytest.mark.parametrize("rows_per_chunk", [1, 2, 100])
+def test_parquet_documents(tmp_path, kind, rows_per_chunk):
+    column, expected = LABEL_COLUMNS[kind]
+    texts = ["été", "", "слово"]
+    pq.write_table(pa.table({"id": [1, 2, 3], "text": texts, "labels": column}), tmp_path / "d.parquet")
+    chunks = list(read_parquet_documents(tmp_path / "d.parquet", "text", "labels", rows_per_chunk))
+    assert all(len(chunk.texts) <= rows_per_chunk for chunk in chunks)
+    assert [text for chunk in chunks for text in chunk.texts] == texts
+    assert [names for chunk in chunks for names in chunk.labels] == expected
+
+
+def test_parquet_without_labels(tmp_path):
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "d.parquet")
+    (chunk,) = read_parquet_documents(tmp_path / "d.parquet", "text", None)
+    assert chunk == (["a", "b"], [[], []])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"body": ["a"], "tags": [["x"]]}, "has no column 'text': there are body, tags"),
+        ({"text": ["a"], "tags": [["x"]]}, "has no column 'labels': there are text, tags"),
+        ({"text": ["a", None], "labels": [["x"], []]}, "column 'text': row 1 is null, not a text"),
+        ({"text": [5], "labels": [["x"]]}, "column 'text': row 0 is 5, not a text"),
+        ({"text": ["a"], "labels": [["x", None]]}, "column 'labels': row 0 has null"),
+        ({"text": ["a"], "labels": [[0.5]]}, "column 'labels': row 0 has 0.5: labels are texts or whole numbers"),
+        ({"text": ["a"], "labels": [{"x": 1}]}, "column 'labels': row 0 has {'x': 1}"),
+    ],
+)
+def test_bad_parquet_columns(tmp_path, table, message):
+    pq.write_table(pa.table(table), tmp_path / "d.parquet")
+    with pytest.raises(InputError) as caught:
+        list(read_parquet_documents(tmp_path / "d.parquet", "text", "labels"))
+    assert message in str(caught.value)
+    assert str(tmp_path / "d.parquet") in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 not really PAR1"])
+def test_not_a_parquet_file(tmp_path, content):
+    path = tmp_path / "d.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=r"d\.parquet: cannot be read as Parquet"):
+        list(read_parquet_documents(path, "text", "labels"))
+
+
+def test_real_texts_against_scikit_learn(shared_data):
+    path = shared_data / "eurlex57k" / "dev.parquet"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/eurlex57k (not shipped)")
+    documents = next(read_parquet_documents(path, "text", "labels", 1000))
+    ours = fit_text([documents.texts], ngrams=2)
+    theirs = TfidfVectorizer(
+        sublinear_tf=True, min_df=3, max_df=0.5, ngram_range=(1, 2), token_pattern=TextConfig().token_pattern
+    )
+    expected = theirs.fit_transform(documents.texts)
+    assert ours.feature_names == theirs.get_feature_names_out().tolist()
+    assert abs(ours.transform(documents.texts) - expected).max() < 1e-6
+    names = fit_labels([documents.labels])
+    matrix = label_matrix(documents.labels, {name: column for column, name in enumerate(names)})
+    assert matrix.nnz == sum(map(len, documents.labels))

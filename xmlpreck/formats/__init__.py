@@ -1,0 +1,46 @@
+"""Data sets and predictions on disk, to and from CSR; every write is atomic."""
+
+from xmlpreck.formats.dataset import Dataset, Documents, FormatError, Sizes, TopK, build_csr
+from xmlpreck.formats.files import atomic_path
+from xmlpreck.formats.npz import read_npz_pair, write_npz_pair
+from xmlpreck.formats.predictions import join_topk, prediction_kind, read_predictions, write_predictions
+from xmlpreck.formats.recognition import DOCUMENT_FORMATS, FORMATS, NUMERIC_FORMATS, recognise
+from xmlpreck.formats.repository import read_repository_text, write_repository_text
+from xmlpreck.formats.splits import (
+    document_chunks,
+    has_split,
+    read_chunks,
+    read_documents,
+    read_split,
+    sizes,
+    write_split,
+)
+
+__all__ = [
+    "DOCUMENT_FORMATS",
+    "FORMATS",
+    "NUMERIC_FORMATS",
+    "Dataset",
+    "Documents",
+    "FormatError",
+    "Sizes",
+    "TopK",
+    "atomic_path",
+    "build_csr",
+    "document_chunks",
+    "has_split",
+    "join_topk",
+    "prediction_kind",
+    "read_chunks",
+    "read_documents",
+    "read_npz_pair",
+    "read_predictions",
+    "read_repository_text",
+    "read_split",
+    "recognise",
+    "sizes",
+    "write_npz_pair",
+    "write_predictions",
+    "write_repository_text",
+    "write_split",
+]

@@ -1,0 +1,189 @@
+"""Raw texts with label names: JSON lines and fastText lines."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from xmlpreck.formats.dataset import MAX_ID, AnyPath, Documents, FormatError
+from xmlpreck.formats.files import numbered_lines, write_lines
+
+_LABEL = re.compile(r"[ \t]*__label__([^ \t]+)")
+_LATE_LABEL = re.compile(r"(?:^|[ \t])(__label__[^ \t]*)")
+# What fastText takes for blank: a label that held one would come back as two.
+_BLANK = re.compile(r"[\s\0]")
+
+Document = tuple[str, list[str]]
+LineParser = Callable[[str], Document | None]
+
+
+def _parse_json(line: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {str(error).partition(chr(10))[0]}") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"holds {line[:40]!r}: each line must be a JSON object in braces")
+    # Half of a surrogate pair is a character to JSON, but no file can hold it.
+    if "\\u" in line and any(0xD800 <= ord(letter) <= 0xDFFF for letter in json.dumps(fields, ensure_ascii=False)):
+        raise ValueError("holds half of a surrogate pair (\\ud800 to \\udfff): no text can hold it")
+    return fields
+
+
+def _text_field(fields: dict[str, Any], name: str) -> str:
+    text = fields.get(name, "")
+    if not isinstance(text, str):
+        raise ValueError(f"{name!r} is {json.dumps(text)[:40]}: it must be a string")
+    return text
+
+
+def _list_field(fields: dict[str, Any], name: str) -> list[Any]:
+    entries = fields.get(name, [])
+    if not isinstance(entries, list):
+        raise ValueError(f"{name!r} is {json.dumps(entries)[:40]}: it must be a list")
+    return entries
+
+
+def _label_name(label: Any) -> str:
+    if isinstance(label, int) and not isinstance(label, bool):
+        return str(label)
+    if not isinstance(label, str) or not label:
+        raise ValueError(f"label {json.dumps(label)[:40]} is no name: labels are strings or whole numbers")
+    return label
+
+
+def _indexed_name(label: Any, titles: list[str] | None) -> str:
+    n_labels = MAX_ID if titles is None else len(titles)
+    if not isinstance(label, int) or isinstance(label, bool):
+        raise ValueError(f"target_ind holds {json.dumps(label)[:40]}: ids are whole numbers from 0")
+    if not 0 <= label < n_labels:
+        raise ValueError(f"target_ind holds {label!r:.40}, which is out of range: there are {n_labels} labels")
+    return str(label) if titles is None else titles[label]
+
+
+def _json_parser(titles: list[str] | None) -> LineParser:
+    def parse(line: str) -> Document | None:
+        if not line.strip():
+            return None
+        fields = _parse_json(line)
+        if "text" in fields:
+            return _text_field(fields, "text"), [_label_name(label) for label in _list_field(fields, "labels")]
+        if "title" not in fields and "content" not in fields:
+            shown = ", ".join(map(repr, list(fields)[:6])) or "nothing"
+            raise ValueError(f"has the fields {shown[:80]}: it needs text and labels, or title, content and target_ind")
+        text = " ".join(part for part in (_text_field(fields, "title"), _text_field(fields, "content")) if part)
+        return text, [_indexed_name(label, titles) for label in _list_field(fields, "target_ind")]
+
+    return parse
+
+
+def _parse_fasttext(line: str) -> Document:
+    labels, at = [], 0
+    while match := _LABEL.match(line, at):
+        labels.append(match[1])
+        at = match.end()
+    # One blank belongs to the format, so that a text may begin with blanks of its own.
+    text = line[at + 1 :] if line[at : at + 1] in (" ", "\t") else line[at:]
+    if late := _LATE_LABEL.search(text):
+        raise ValueError(f"{late[1][:40]!r} stands amid the text: put the labels before it")
+    return text, labels
+
+
+def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterator[Documents]:
+    texts: list[str] = []
+    labels: list[list[str]] = []
+    n_chunks = 0
+    for number, line in numbered_lines(path):
+        try:
+            document = parse(line)
+            if document is None:
+                continue
+            if len(set(document[1])) < len(document[1]):
+                name = next(name for name, count in Counter(document[1]).items() if count > 1)
+                raise ValueError(f"label {name[:40]!r} stands twice: remove one")
+        except ValueError as error:
+            raise FormatError(f"{path}:{number}: {error}") from None
+        texts.append(document[0])
+        labels.append(document[1])
+        if len(texts) == rows_per_chunk:
+            yield Documents(texts, labels)
+            texts, labels, n_chunks = [], [], n_chunks + 1
+    if texts or not n_chunks:
+        yield Documents(texts, labels)
+
+
+def read_titles(path: AnyPath) -> list[str]:
+    """The names of the labels in the order of `lbl.json`; those that share a title get their number behind it."""
+    titles = []
+    for number, line in numbered_lines(path):
+        if line.strip():
+            try:
+                titles.append(_text_field(_parse_json(line), "title"))
+            except ValueError as error:
+                raise FormatError(f"{path}:{number}: {error}") from None
+    seen = Counter(titles)
+    names = [f"{title} #{i}".lstrip() if seen[title] > 1 or not title else title for i, title in enumerate(titles)]
+    if len(set(names)) < len(names):
+        name = next(name for name, count in Counter(names).items() if count > 1)
+        raise FormatError(f"{path}: two labels are called {name[:40]!r}: rename one")
+    return names
+
+
+def titles_beside(path: AnyPath) -> list[str] | None:
+    """The titles in `lbl.json` or `lbl.json.gz` of the file's folder, if it is there."""
+    folder = Path(path).parent
+    found = next((folder / name for name in ("lbl.json", "lbl.json.gz") if (folder / name).is_file()), None)
+    return None if found is None else read_titles(found)
+
+
+def read_jsonl(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
+    """Objects with `text` and `labels`, or with `title`, `content` and `target_ind`; blank lines are skipped."""
+    return _read_lines(path, _json_parser(titles_beside(path)), rows_per_chunk)
+
+
+def read_fasttext(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
+    """Lines `__label__a __label__b some text`; one without labels may begin with a space."""
+    return _read_lines(path, _parse_fasttext, rows_per_chunk)
+
+
+def _format_fasttext(text: str, labels: list[str]) -> str:
+    for label in labels:
+        if not label or _BLANK.search(label):
+            raise ValueError(f"label {label[:40]!r} is empty or holds a blank, which fastText cannot: write jsonl")
+    if "\n" in text or "\r" in text:
+        raise ValueError("the text holds a line break, which fastText cannot: write jsonl")
+    line = " ".join(f"__label__{label}" for label in labels) + " " + text
+    if _parse_fasttext(line) != (text, labels):
+        raise ValueError("the text holds __label__: write jsonl")
+    return line
+
+
+def _format_json(text: str, labels: list[str]) -> str:
+    return json.dumps({"text": text, "labels": labels}, ensure_ascii=False)
+
+
+def _format_all(path: AnyPath, chunks: Iterable[Documents], line_of: Callable[[str, list[str]], str]) -> Iterator[str]:
+    row = 0
+    for chunk in chunks:
+        for text, labels in zip(chunk.texts, chunk.labels, strict=True):
+            try:
+                line = line_of(text, labels)
+                line.encode()
+            except UnicodeEncodeError:
+                raise FormatError(f"{path}: row {row}: holds half of a surrogate pair: no file can hold it") from None
+            except ValueError as error:
+                raise FormatError(f"{path}: row {row}: {error}") from None
+            yield line
+            row += 1
+
+
+def write_jsonl(path: AnyPath, chunks: Iterable[Documents]) -> None:
+    """Write `{"text": ..., "labels": [...]}` lines."""
+    write_lines(path, _format_all(path, chunks, _format_json))
+
+
+def write_fasttext(path: AnyPath, chunks: Iterable[Documents]) -> None:
+    """Write what `read_fasttext` reads; what a line cannot hold is refused."""
+    write_lines(path, _format_all(path, chunks, _format_fasttext))

@@ -1,0 +1,191 @@
+"""Bytes in and out: plain or gzip, whole or in blocks of lines; every write is atomic."""
+
+import gzip
+import os
+import secrets
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from xmlpreck.formats.dataset import AnyPath, FormatError
+
+BLOCK_BYTES = 1 << 22
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def atomic_path(path: AnyPath) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; it takes the place of `path` only when the block ends well."""
+    target = Path(path)
+    # The suffix stays last: numpy and scipy add their own to a name without it.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp{target.suffix}")
+    try:
+        yield temporary
+        with open(temporary, "r+b") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):  # it is gone after a good end, and the first error is the one to tell
+            temporary.unlink()
+
+
+@contextmanager
+def _reading(path: AnyPath) -> Iterator[None]:
+    """Turn what reading may raise into one line that names the file."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _is_gzip(path: Path) -> bool:
+    """By the name or by the first bytes: a download may have lost its suffix."""
+    if path.suffix == ".gz":
+        return True
+    with open(path, "rb") as stream:
+        return stream.read(2) == _GZIP_MAGIC
+
+
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+    return gzip.open(path) if _is_gzip(path) else open(path, "rb")
+
+
+def read_head(path: AnyPath, n_bytes: int = 1 << 16) -> bytes:
+    """The first bytes, unpacked."""
+    with _reading(path), _open(Path(path)) as stream:
+        return stream.read(n_bytes)
+
+
+def read_bytes(path: AnyPath) -> np.ndarray:
+    """All bytes of a file, unpacked."""
+    place = Path(path)
+    with _reading(path):
+        if _is_gzip(place):
+            with gzip.open(place) as stream:
+                return np.frombuffer(stream.read(), np.uint8)
+        # A map, not a read: a file of many GB need not stand in memory beside its matrix.
+        return np.asarray(np.memmap(place, np.uint8, "r")) if place.stat().st_size else np.empty(0, np.uint8)
+
+
+def _end_of_lines(text: bytes) -> int:
+    """Where the whole lines of `text` end, without those empty lines that may turn out to end the file."""
+    content = len(text.rstrip(b"\r\n"))
+    after = text.find(b"\n", content) if content else -1
+    end = after + 1 if after >= 0 else text.rfind(b"\n", 0, content) + 1
+    return end if text[:1] not in (b"\r", b"\n") or text[:end].strip(b"\r\n") else 0
+
+
+def line_blocks(path: AnyPath, block_bytes: int | None = BLOCK_BYTES) -> Iterator[np.ndarray]:
+    """The bytes in blocks that end where a line ends; with None all of them at once.
+
+    Empty lines at the end of the file are a block of their own, unless all bytes come at once.
+    """
+    if block_bytes is None:
+        whole = read_bytes(path)
+        if whole.size:
+            yield whole
+        return
+    text = b""
+    with _reading(path), _open(Path(path)) as stream:
+        # A line longer than a block doubles it, so that the search for its end stays linear.
+        while more := stream.read(max(block_bytes, len(text))):
+            text += more
+            end = _end_of_lines(text)
+            if end:
+                yield np.frombuffer(text[:end], np.uint8)
+                text = text[end:]
+    if text:
+        yield np.frombuffer(text, np.uint8)
+
+
+def numbered_lines(path: AnyPath) -> Iterator[tuple[int, str]]:
+    """Each line with its number from 1 and without its end; empty lines at the end of the file are left out."""
+    number = n_empty = 0
+    for block in line_blocks(path):
+        for line in block.tobytes().removesuffix(b"\n").split(b"\n"):
+            number += 1
+            line = line.removesuffix(b"\r")
+            if not line:
+                n_empty += 1
+                continue
+            yield from ((number - n_empty + i, "") for i in range(n_empty))
+            n_empty = 0
+            try:
+                yield number, line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                where = f"{path}:{number}: byte {error.start + 1} of the line"
+                raise FormatError(f"{where} is not UTF-8: save the file as UTF-8") from error
+
+
+@contextmanager
+def _writing(path: AnyPath) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    with atomic_path(path) as temporary, open(temporary, "wb") as raw, ExitStack() as stack:
+        out: IO[bytes] | gzip.GzipFile = raw
+        if Path(path).suffix == ".gz":
+            # No name and no time in the gzip header: the same data give the same bytes.
+            out = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+        yield out
+
+
+def write_lines(path: AnyPath, lines: Iterable[str]) -> None:
+    """Write each line with its end, packed when the name ends in `.gz`."""
+    with _writing(path) as out:
+        out.writelines(f"{line}\n".encode() for line in lines)
+
+
+class Spool:
+    """Lines that wait on disk because the header before them counts them; a crash leaves no file."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = path
+        self.n_lines = 0
+        try:
+            self._body = tempfile.TemporaryFile(dir=Path(path).parent)  # noqa: SIM115 (it lives as long as the spool)
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._body.close()
+
+    def add(self, lines: Iterable[str]) -> None:
+        try:
+            for line in lines:
+                self._body.write(f"{line}\n".encode())
+                self.n_lines += 1
+        except OSError as error:
+            raise FormatError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+    def finish(self, header: str) -> None:
+        """Write the header and then the lines."""
+        with _writing(self.path) as out:
+            out.write(f"{header}\n".encode())
+            self._body.seek(0)
+            shutil.copyfileobj(self._body, out, BLOCK_BYTES)
+
+
+def read_names(path: AnyPath) -> list[str]:
+    """One name a line; an empty line is an empty name."""
+    try:
+        text = read_bytes(path).tobytes().decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def write_names(path: AnyPath, names: list[str]) -> None:
+    """Write what `read_names` reads."""
+    for number, name in enumerate(names):
+        if "\n" in name or "\r" in name:
+            raise FormatError(f"{path}: name {number}, {name[:40]!r}, holds a line break: names are one a line")
+    write_lines(path, names)

@@ -1,0 +1,44 @@
+"""What is wrong with a data set, and a clean copy of it: goes on where the readers of `formats` must stop."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from xmlpreck.config import InputError
+from xmlpreck.formats import NUMERIC_FORMATS
+from xmlpreck.formats.files import Spool
+from xmlpreck.formats.recognition import require_source
+from xmlpreck.formats.repository import write_repository
+from xmlpreck.validate.report import FIXES, Problem, Report
+from xmlpreck.validate.scan import Scan
+
+__all__ = ["FIXES", "Problem", "Report", "fix", "validate"]
+
+
+def validate(
+    path: str | Path, split: str, format: str | None = None, progress: Callable[[int], None] | None = None
+) -> Report:
+    """Look at every row of a split; `progress` is told the number of rows now and then."""
+    scan = Scan(require_source(path, split, format, NUMERIC_FORMATS), split, progress)
+    for _ in scan.lines() if scan.has_lines else scan.chunks():
+        pass
+    return scan.report()
+
+
+def fix(
+    path: str | Path,
+    split: str,
+    out: str | Path,
+    format: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Write a clean copy in the repository's text format; rows are never dropped, only entries of theirs are."""
+    scan = Scan(require_source(path, split, format, NUMERIC_FORMATS), split, progress)
+    if Path(out).resolve() in [file.resolve() for file in scan.files]:
+        raise InputError(f"{out}: is the file to be fixed: choose another name for the clean copy")
+    if scan.has_lines:
+        with Spool(out) as spool:
+            spool.add(scan.lines())
+            spool.finish(f"{scan.n_rows} {scan.features.n_columns} {scan.labels.n_columns}")
+    else:
+        write_repository(out, scan.chunks())
+    return scan.report(written=str(out))
