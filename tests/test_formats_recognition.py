@@ -53,6 +53,11 @@ def test_first_lines(tmp_path, text, format):
     assert formats.recognise(write(tmp_path / "file", text)) == format
 
 
+def test_a_long_line_is_told_by_its_beginning(tmp_path):
+    path = write(tmp_path / "file", "1,2 " + " ".join(f"{i}:0.125" for i in range(1, 20_001)))
+    assert formats.sizes(path, "train") == (1, 20_000, 3)
+
+
 def test_a_long_file_is_told_by_its_beginning(tmp_path):
     path = write(tmp_path / "file", "1,2 3:1 4:1.25\n" * 10_000)
     assert formats.recognise(path) == "libsvm"
@@ -380,12 +385,21 @@ def test_split_files_that_are_missing_or_too_many(bibtex):
         formats.read_split(bibtex, "train")
 
 
-def test_split_needs_one_width_for_both(bibtex):
+def test_writing_a_split_loses_no_other(bibtex):
+    data = bibtex / "Bibtex_data.txt"
+    with refuses("bibtex_tstSplit.txt: has several columns, which would be lost: write to another folder"):
+        formats.write_split(data, "test", [ROWS], "split")
+    write(bibtex / "bibtex_trSplit.txt", "4\n1\n")
+    write(bibtex / "bibtex_tstSplit.txt", "2\n")
+    before = formats.read_split(bibtex, "train")
     narrow = Dataset(sparse({}, (1, 2)), sparse({}, (1, 2)))
-    (bibtex / "Bibtex_data.txt").rename(bibtex / "bibtex_data.txt")
     with refuses("chunks of one file must be of one width, not 3 features, 2 labels and 2 features, 2 labels"):
-        formats.write_split(bibtex / "bibtex_data.txt", "test", [narrow], "split")
-    assert (bibtex / "bibtex_data.txt").read_text() == BIBTEX["Bibtex_data.txt"]
+        formats.write_split(data, "test", [narrow], "split")
+    assert data.read_text() == BIBTEX["Bibtex_data.txt"]
+    formats.write_split(data, "test", [ROWS], "split")
+    assert_same_dataset(formats.read_split(bibtex, "train"), before)
+    assert_same_dataset(formats.read_split(bibtex, "test"), ROWS)
+    assert len(list(bibtex.iterdir())) == 3
 
 
 # --- npz in chunks

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import vstack
 from test_formats import PROPERTY, assert_same_dataset, datasets, refuses, sparse
@@ -69,7 +69,7 @@ def test_numeric_round_trip(tmp_path, format, compress, dataset, written, read, 
 
 
 @pytest.mark.parametrize(("source", "target"), itertools.permutations(NUMERIC, 2))
-@PROPERTY
+@settings(PROPERTY, max_examples=15)  # twenty pairs of them
 @given(dataset=datasets(), chunk=CHUNKS)
 def test_from_every_format_to_every_other(tmp_path, source, target, dataset, chunk):
     """Two steps, each in chunks: what the second reads is what the first was given."""

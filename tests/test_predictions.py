@@ -171,6 +171,17 @@ def test_parquet_of_others(tmp_path):
         formats.read_predictions(write(path, "PAR1"))
 
 
+@pytest.mark.parametrize("suffix", ["npz", "parquet", "txt"])
+def test_blocks_are_written_like_one_piece(tmp_path, suffix):
+    narrow = TopK(np.array([[1]], np.int32), np.array([[0.5]], np.float32))
+    names = ["a", "b", "c"]
+    formats.write_prediction_blocks(tmp_path / f"p.{suffix}", iter([ONE, narrow, ONE]), 5, 3, names)
+    back = formats.read_predictions(tmp_path / f"p.{suffix}", 5, 3)
+    assert back.labels.tolist() == [*ONE.labels.tolist(), [1, -1], *ONE.labels.tolist()]
+    formats.write_prediction_blocks(tmp_path / f"none.{suffix}", iter([]), 0, 3, names)
+    assert formats.read_predictions(tmp_path / f"none.{suffix}", 0, 3).labels.shape[0] == 0
+
+
 def test_ties_go_to_the_lower_label(tmp_path):
     path = write(tmp_path / "p.txt", "1 9\n7:2 3:2 5:4 1:2\n")
     assert formats.read_predictions(path).labels.tolist() == [[5, 1, 3, 7]]

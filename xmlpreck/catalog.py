@@ -258,7 +258,7 @@ def read_chunks(
         return
     place = _place(card, data, split, data_dir)
     chunks: Iterator[Dataset]
-    if any((folder / shards.MANIFEST).is_file() for folder in (place, place / split)):
+    if shards.find_shards(place, split) is not None:
         chunks = (block for _, block in shards.read_blocks(shards.open_split(place, split), rows_per_chunk))
     else:
         chunks = formats.read_chunks(place, split, format, rows_per_chunk)

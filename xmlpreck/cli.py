@@ -7,6 +7,7 @@ Results go to stdout, progress and notes to stderr. Exit 0: fine; 1: a check fai
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,7 +158,7 @@ def predict_command(args: argparse.Namespace) -> None:
     scorer = LinearScorer.load(args.model)
     rows = open_rows(args, args.split, scorer)
     blocks = (top for _, top in scorer.predict_blocks(rows, topk, n_threads, progress=True))
-    formats.write_predictions(args.out, formats.join_topk(blocks), scorer.n_labels, scorer.label_names)
+    formats.write_prediction_blocks(args.out, blocks, rows.n_rows, scorer.n_labels, scorer.label_names)
     result = {"out": args.out, "n_rows": rows.n_rows, "topk": min(topk, scorer.n_labels)}
     show(args, result, f"{args.out}: {result['topk']} labels for each of {result['n_rows']:,} rows")
 
@@ -308,6 +309,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except CheckFailed:
         return 1
+    except BrokenPipeError:  # the reader of our output has had enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         note("xmlpreck: interrupted")
         return 130

@@ -133,19 +133,21 @@ class ShardSet:
         return Dataset(rows, relevant, self.label_names, self.feature_names)
 
 
+def find_shards(path: str | Path, split: str) -> Path | None:
+    """The folder with the shards of a split: `path` itself, or `path/split`."""
+    folders = (Path(path), Path(path) / split)
+    return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
+
+
 def open_split(path: str | Path, split: str, format: str | None = None) -> RowSource:
     """One split of a folder or file: its shards if it has some, else whatever `formats` reads, in memory."""
-    for folder in (Path(path), Path(path) / split):
-        if (folder / MANIFEST).is_file():
-            return ShardSet(folder)
-    return formats.read_split(path, split, format)
+    folder = find_shards(path, split)
+    return formats.read_split(path, split, format) if folder is None else ShardSet(folder)
 
 
 def has_split(path: str | Path, split: str) -> bool:
     """Whether `open_split` would find something."""
-    return any((folder / MANIFEST).is_file() for folder in (Path(path), Path(path) / split)) or formats.has_split(
-        path, split
-    )
+    return find_shards(path, split) is not None or formats.has_split(path, split)
 
 
 class Subset:

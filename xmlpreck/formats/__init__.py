@@ -3,7 +3,7 @@
 from xmlpreck.formats.dataset import Dataset, Documents, FormatError, Sizes, TopK, build_csr
 from xmlpreck.formats.files import atomic_path
 from xmlpreck.formats.npz import read_npz_pair, write_npz_pair
-from xmlpreck.formats.predictions import join_topk, prediction_kind, read_predictions, write_predictions
+from xmlpreck.formats.predictions import prediction_kind, read_predictions, write_prediction_blocks, write_predictions
 from xmlpreck.formats.recognition import DOCUMENT_FORMATS, FORMATS, NUMERIC_FORMATS, recognise
 from xmlpreck.formats.repository import read_repository_text, write_repository_text
 from xmlpreck.formats.splits import (
@@ -29,7 +29,6 @@ __all__ = [
     "build_csr",
     "document_chunks",
     "has_split",
-    "join_topk",
     "prediction_kind",
     "read_chunks",
     "read_documents",
@@ -40,6 +39,7 @@ __all__ = [
     "recognise",
     "sizes",
     "write_npz_pair",
+    "write_prediction_blocks",
     "write_predictions",
     "write_repository_text",
     "write_split",

@@ -23,7 +23,7 @@ def _files_ending(folder: Path, ending: str) -> list[Path]:
 
 def find_columns(data: Path, split: str) -> Path | None:
     """The file of row numbers beside the file of rows; of several, the one that starts alike."""
-    found = _files_ending(data.parent, _ENDINGS[split])
+    found = _files_ending(data.parent, _ENDINGS[split]) if data.parent.is_dir() else []
     prefix = data.name.lower().partition("data.txt")[0]
     alike = [file for file in found if file.name.lower().startswith(prefix + _ENDINGS[split][:2])]
     chosen = alike or found
@@ -91,20 +91,30 @@ def read_columns(
         first += rows.shape[0]
 
 
-def write_columns(data: Path, split: str, chunks: Iterable[Dataset]) -> None:
-    """Write one split; the rows of the other one, if there are any, are kept before it."""
-    other = "test" if split == "train" else "train"
+def _own_columns(data: Path, split: str) -> Path:
+    """The file of row numbers that is there, or the one to write."""
     prefix = data.name.removesuffix(".gz").removesuffix("data.txt")
-    own, others = (data.with_name(prefix + _WRITTEN[name]) for name in (split, other))
+    return find_columns(data, split) or data.with_name(prefix + _WRITTEN[split])
+
+
+def write_columns(data: Path, split: str, chunks: Iterable[Dataset]) -> None:
+    """Write one split; the rows of the other one, if there are any, are kept before it.
+
+    Three files are replaced one after the other: who is killed in between must write both splits again.
+    """
+    own, others = (_own_columns(data, name) for name in (split, "test" if split == "train" else "train"))
+    has_other = data.is_file() and others.is_file()
+    for path in (own, others) if data.is_file() else ():
+        if path.is_file() and any(len(line.split()) > 1 for _, line in numbered_lines(path)):
+            raise FormatError(f"{path}: has several columns, which would be lost: write to another folder")
     n_kept = 0
 
     def kept() -> Iterator[Dataset]:
         nonlocal n_kept
-        for rows, labels in read_columns(data, other):
+        for rows, labels in read_columns(data, "test" if split == "train" else "train"):
             n_kept += rows.shape[0]
             yield Dataset(rows, labels)
 
-    has_other = data.is_file() and others.is_file()
     n_rows = write_repository(data, same_widths(data, chain(kept() if has_other else (), chunks))).n_rows
     if has_other:
         write_lines(others, map(str, range(1, n_kept + 1)))

@@ -16,6 +16,7 @@ import numpy as np
 from xmlpreck.formats.dataset import AnyPath, FormatError
 
 BLOCK_BYTES = 1 << 22
+HEAD_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -58,7 +59,7 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path) if _is_gzip(path) else open(path, "rb")
 
 
-def read_head(path: AnyPath, n_bytes: int = 1 << 16) -> bytes:
+def read_head(path: AnyPath, n_bytes: int = HEAD_BYTES) -> bytes:
     """The first bytes, unpacked."""
     with _reading(path), _open(Path(path)) as stream:
         return stream.read(n_bytes)

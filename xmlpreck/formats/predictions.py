@@ -1,7 +1,6 @@
 """Predictions on disk: CSR `.npz`, Parquet, and the sparse text that evaluators of the field read."""
 
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
-from xmlpreck.formats.dataset import AnyPath, FormatError, TopK, build_csr, check_matrix
+from xmlpreck.formats.dataset import AnyPath, FormatError, TopK, build_csr, check_matrix, stack_rows
 from xmlpreck.formats.files import atomic_path, write_lines
 from xmlpreck.formats.npz import read_matrix, save_csr
 from xmlpreck.formats.repository import SCORES, format_rows, read_text
@@ -37,27 +36,61 @@ def _scored(path: AnyPath, ids: np.ndarray, scores: np.ndarray, counts: np.ndarr
 
 def write_predictions(path: AnyPath, topk: TopK, n_labels: int, label_names: list[str] | None = None) -> None:
     """Write predictions as the suffix says: `.npz`, `.parquet` (the only one with names) or `.txt`."""
-    suffix = prediction_kind(path)
+    write_prediction_blocks(path, [topk], len(topk.labels), n_labels, label_names)
+
+
+def write_prediction_blocks(
+    path: AnyPath, blocks: Iterable[TopK], n_rows: int, n_labels: int, label_names: list[str] | None = None
+) -> None:
+    """The same for rows that come block by block; memory holds one, but for `.npz`, which is one compressed matrix."""
+    write = {".npz": _write_npz, ".parquet": _write_parquet, ".txt": _write_text}[prediction_kind(path)]
+    write(path, ((block, _as_matrix(path, block, n_labels)) for block in blocks), (n_rows, n_labels), label_names)
+
+
+Parts = Iterable[tuple[TopK, csr_array]]
+
+
+def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
     chosen = topk.labels >= 0
-    matrix = _scored(path, topk.labels[chosen], topk.scores[chosen], chosen.sum(axis=1), n_labels)
-    if suffix == ".npz":
-        save_csr(path, matrix)
-    elif suffix == ".txt":
-        # The repository's Matlab evaluator marks a chosen label by the score 0, and sparse files drop zeros:
-        # scores must be positive. Scores that differ by less than nine digits around 1 become ties.
-        score = matrix.data.astype(np.float64)
-        matrix.data = np.where(score >= 0, 1 + score, 1 / (1 + np.abs(score)))
-        write_lines(path, chain([f"{matrix.shape[0]} {n_labels}"], format_rows(matrix)))
-    else:
-        lists = {"labels": pa.array(topk.labels[chosen], pa.int32())}
-        lists["scores"] = pa.array(topk.scores[chosen], pa.float32())
-        if label_names is not None:
-            lists["names"] = pa.array(label_names, pa.string()).take(lists["labels"])
-        offsets = pa.array(matrix.indptr, pa.int32())
-        columns = {name: pa.ListArray.from_arrays(offsets, flat) for name, flat in lists.items()}
-        table = pa.table({"row": np.arange(matrix.shape[0], dtype=np.int64)} | columns)
-        with atomic_path(path) as temporary:
-            pq.write_table(table.replace_schema_metadata({"n_labels": str(n_labels)}), temporary)
+    return _scored(path, topk.labels[chosen], topk.scores[chosen], chosen.sum(axis=1), n_labels)
+
+
+def _write_npz(path: AnyPath, parts: Parts, shape: tuple[int, int], _: list[str] | None) -> None:
+    save_csr(path, stack_rows([matrix for _, matrix in parts] or [csr_array((0, shape[1]), dtype=np.float32)]))
+
+
+def _write_text(path: AnyPath, parts: Parts, shape: tuple[int, int], _: list[str] | None) -> None:
+    def lines() -> Iterator[str]:
+        yield f"{shape[0]} {shape[1]}"
+        for _, matrix in parts:
+            # The repository's Matlab evaluator marks a chosen label by the score 0, and sparse files drop zeros:
+            # scores must be positive. Scores that differ by less than nine digits around 1 become ties.
+            score = matrix.data.astype(np.float64)
+            matrix.data = np.where(score >= 0, 1 + score, 1 / (1 + np.abs(score)))
+            yield from format_rows(matrix)
+
+    write_lines(path, lines())
+
+
+def _write_parquet(path: AnyPath, parts: Parts, shape: tuple[int, int], label_names: list[str] | None) -> None:
+    kinds = {"row": pa.int64(), "labels": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
+    if label_names is not None:
+        kinds["names"] = pa.list_(pa.string())
+    schema = pa.schema(kinds, {"n_labels": str(shape[1])})
+    names = pa.array(label_names or [], pa.string())
+    start = 0
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+        for topk, matrix in parts:
+            chosen = topk.labels >= 0
+            labels = pa.array(topk.labels[chosen], pa.int32())
+            flat = [labels, pa.array(topk.scores[chosen], pa.float32())]
+            if label_names is not None:
+                flat.append(names.take(labels))
+            offsets = pa.array(matrix.indptr, pa.int32())
+            rows = pa.array(np.arange(start, start + matrix.shape[0], dtype=np.int64))
+            lists = [pa.ListArray.from_arrays(offsets, column) for column in flat]
+            writer.write_table(pa.table([rows, *lists], schema=schema))
+            start += matrix.shape[0]
 
 
 def _read_parquet(path: Path, n_labels: int | None) -> csr_array:
@@ -107,16 +140,3 @@ def read_predictions(path: AnyPath, n_rows: int | None = None, n_labels: int | N
         if expected is not None and expected != found:
             raise FormatError(f"{path}: predicts for {found} {name}, but the data have {expected} {name}")
     return _ranked(matrix)
-
-
-def join_topk(blocks: Iterable[TopK]) -> TopK:
-    """The rows of all blocks, one below the other, as wide as the widest."""
-    parts = list(blocks)
-    shape = (sum(len(part.labels) for part in parts), max([1] + [part.labels.shape[1] for part in parts]))
-    joined = TopK(np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32))
-    row = 0
-    for labels, scores in parts:
-        into = (slice(row, row + len(labels)), slice(labels.shape[1]))
-        joined.labels[into], joined.scores[into] = labels, scores
-        row += len(labels)
-    return joined

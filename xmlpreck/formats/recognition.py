@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from xmlpreck.formats import columns
 from xmlpreck.formats.dataset import AnyPath, FormatError
-from xmlpreck.formats.files import read_head
+from xmlpreck.formats.files import HEAD_BYTES, read_head
 
 NUMERIC_FORMATS = ("repository", "pair", "libsvm", "npz", "split")
 DOCUMENT_FORMATS = ("jsonl", "fasttext")
@@ -17,7 +17,7 @@ _SHORT = {"train": "trn", "test": "tst"}
 # Names of files that may hold a split, most wanted first; all but the .npz may end in .gz too.
 _TEXT_NAMES = (
     "{long}.txt",
-    "trn_X_Xf.txt",
+    "{short}_X_Xf.txt",
     "{long}.svm",
     "{long}.libsvm",
     "{short}.json",
@@ -70,8 +70,8 @@ def partner(path: Path) -> Path:
 
 def _names(split: str) -> tuple[str, ...]:
     words = {"long": split, "short": _SHORT[split]}
-    texts = [name.format(**words).replace("trn_X", f"{_SHORT[split]}_X") for name in _TEXT_NAMES]
-    return (*(f"{name}{end}" for name in texts for end in ("", ".gz")), *(name.format(**words) for name in _NPZ_NAMES))
+    names = (*(f"{name}{end}" for name in _TEXT_NAMES for end in ("", ".gz")), *_NPZ_NAMES)
+    return tuple(name.format(**words) for name in names)
 
 
 def _format_of_lines(lines: list[bytes]) -> str | None:
@@ -90,8 +90,8 @@ def recognise_file(path: Path) -> str:
     """The format of one file, from its first bytes and, for rows with row numbers, from what stands beside it."""
     head = read_head(path)
     lines = head.removesuffix(b"\n").split(b"\n")
-    if len(lines) > 1 and len(head) == 1 << 16:
-        lines.pop()  # the cut may go through it
+    if len(head) == HEAD_BYTES:  # the cut may go through the last line, or through a word of the only one
+        lines = lines[:-1] or [head.rpartition(b" ")[0]]
     shown = repr(lines[0][:60].decode("utf-8", "replace"))
     if head.startswith(b"PK\x03\x04"):
         return "npz"

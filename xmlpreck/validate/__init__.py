@@ -6,19 +6,25 @@ from pathlib import Path
 from xmlpreck.config import InputError
 from xmlpreck.formats import NUMERIC_FORMATS
 from xmlpreck.formats.files import Spool
-from xmlpreck.formats.recognition import require_source
+from xmlpreck.formats.recognition import Source, require_source
 from xmlpreck.formats.repository import write_repository
+from xmlpreck.shards import find_shards
 from xmlpreck.validate.report import FIXES, Problem, Report
-from xmlpreck.validate.scan import Scan
+from xmlpreck.validate.scan import SHARDS, Scan
 
 __all__ = ["FIXES", "Problem", "Report", "fix", "validate"]
+
+
+def _find_source(path: str | Path, split: str, format: str | None) -> Source:
+    folder = find_shards(path, split)
+    return require_source(path, split, format, NUMERIC_FORMATS) if folder is None else Source(SHARDS, folder, folder)
 
 
 def validate(
     path: str | Path, split: str, format: str | None = None, progress: Callable[[int], None] | None = None
 ) -> Report:
     """Look at every row of a split; `progress` is told the number of rows now and then."""
-    scan = Scan(require_source(path, split, format, NUMERIC_FORMATS), split, progress)
+    scan = Scan(_find_source(path, split, format), split, progress)
     for _ in scan.lines() if scan.has_lines else scan.chunks():
         pass
     return scan.report()
@@ -32,7 +38,7 @@ def fix(
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Write a clean copy in the repository's text format; rows are never dropped, only entries of theirs are."""
-    scan = Scan(require_source(path, split, format, NUMERIC_FORMATS), split, progress)
+    scan = Scan(_find_source(path, split, format), split, progress)
     if Path(out).resolve() in [file.resolve() for file in scan.files]:
         raise InputError(f"{out}: is the file to be fixed: choose another name for the clean copy")
     if scan.has_lines:

@@ -17,10 +17,12 @@ from scipy.sparse import csr_array
 from xmlpreck.formats import Dataset, read_chunks
 from xmlpreck.formats.files import line_blocks
 from xmlpreck.formats.recognition import Source, partner
+from xmlpreck.shards import ShardSet, read_blocks
 from xmlpreck.validate.report import Findings, Report
 
 _MAX_SIZE = 2**31 - 1
 _ROWS_A_REPORT = 10_000
+SHARDS = "shards"
 
 # The numbers that the compiled parser reads; 15 digits of an id are far beyond any, and longer ones take the slow way.
 _NUMBER = rb"[+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
@@ -173,7 +175,12 @@ class Scan:
     def chunks(self) -> Iterator[Dataset]:
         """Formats without lines to go on with: their reader refuses what is damaged."""
         path = self.source.path
-        for chunk in read_chunks(self.source.asked, self.split, self.source.format):
+        chunks: Iterator[Dataset]
+        if self.source.format == SHARDS:
+            chunks = (block for _, block in read_blocks(ShardSet(path), _ROWS_A_REPORT))
+        else:
+            chunks = read_chunks(self.source.asked, self.split, self.source.format)
+        for chunk in chunks:
             rows = chunk.rows
             self.features.count(rows, path, self.n_rows)
             self.labels.count(chunk.labels, path, self.n_rows)
