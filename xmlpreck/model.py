@@ -19,6 +19,7 @@ from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.formats import Dataset, TopK
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team, sparse_weights
+from xmlpreck.kernels.patterns import fill_dense, unit_rows
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.text import TextVectorizer
 
@@ -43,12 +44,10 @@ def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
     """Rows as they are scored: float32, unit length if asked for, and the bias as one more feature behind the last."""
     n_rows, n_features = rows.shape
     values = rows.data.astype(np.float32, copy=False)
-    row_lengths = np.diff(rows.indptr)
     if config.unit_norm:
-        row_of = np.repeat(np.arange(n_rows), row_lengths)
-        norms = np.sqrt(np.bincount(row_of, values.astype(np.float64) ** 2, minlength=n_rows))
-        norms[norms == 0] = 1
-        values = (values / np.repeat(norms, row_lengths)).astype(np.float32)
+        scaled = np.empty_like(values)
+        unit_rows(rows.indptr.astype(np.int64), values, scaled)
+        values = scaled
     if not config.bias:
         return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
     ends = rows.indptr[1:]
@@ -80,9 +79,8 @@ def with_dense_rows(sparse: Weights) -> Weights:
     lengths = np.diff(sparse.offsets)
     is_dense = lengths * linear.DENSE_SHARE > n_labels
     dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
-    in_dense = np.repeat(is_dense, lengths)
     dense_rows = np.zeros((int(is_dense.sum()), n_labels), sparse.values.dtype)
-    dense_rows[np.repeat(dense_of, lengths)[in_dense], sparse.labels[in_dense]] = sparse.values[in_dense]
+    fill_dense(sparse.offsets, sparse.labels, sparse.values, dense_of, dense_rows, np.zeros((0, 0), np.uint8))
     return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
 
 

@@ -19,11 +19,12 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array
 
 from xmlpreck import formats
 from xmlpreck.config import InputError
 from xmlpreck.formats import Dataset, build_csr
+from xmlpreck.formats.dataset import stack_rows
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
@@ -176,7 +177,7 @@ def concatenate(parts: list[Dataset]) -> Dataset:
     """Rows of several blocks, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    rows, labels = (vstack([getattr(part, name) for part in parts], format="csr") for name in ("rows", "labels"))
+    rows, labels = (stack_rows([getattr(part, name) for part in parts]) for name in ("rows", "labels"))
     return parts[0]._replace(rows=rows, labels=labels)
 
 
@@ -323,20 +324,36 @@ def _shuffled(source: ShardSet, rows_per_shard: int, seed: int, scratch: Path) -
 
 
 def _read_parquet(path: Path, low: int, high: int) -> tuple[np.ndarray, ...]:
+    """Group by group, so that Arrow's own memory stays small."""
+    parts: list[list[np.ndarray]] = []
     with pq.ParquetFile(path) as file:
-        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        firsts = np.concatenate([[0], np.cumsum(sizes)])
-        if high > firsts[-1]:
-            raise ValueError(f"the file has {firsts[-1]} rows")
-        groups = [g for g in range(len(sizes)) if firsts[g] < high and firsts[g + 1] > low]
-        table = file.read_row_groups(groups, ["features", "values", "labels"], use_threads=False)
-    table = table.slice(low - firsts[groups[0]], high - low)
+        first = 0
+        for group in range(file.num_row_groups):
+            n_rows = file.metadata.row_group(group).num_rows
+            if first < high and first + n_rows > low:
+                table = file.read_row_group(group, ["features", "values", "labels"], use_threads=False)
+                begin = max(low - first, 0)
+                parts.append(_lists(table.slice(begin, min(high - first, n_rows) - begin)))
+            first += n_rows
+    pa.default_memory_pool().release_unused()
+    if high > first:
+        raise ValueError(f"the file has {first} rows")
+    features, values, labels, n_features_of, n_labels_of = (
+        np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+    )
+    offsets = [np.concatenate([[0], np.cumsum(lengths)]) for lengths in (n_features_of, n_labels_of)]
+    return features, values, labels, *offsets
+
+
+def _lists(table: pa.Table) -> list[np.ndarray]:
+    """Ids, values and labels of all rows, then how many features and labels each has."""
     columns = [table.column(name).combine_chunks() for name in ("features", "values", "labels")]
-    flat = [column.flatten().to_numpy(zero_copy_only=False) for column in columns]
-    lengths = [np.concatenate([[0], np.cumsum(column.value_lengths().to_numpy())]) for column in columns]
-    if not np.array_equal(lengths[0], lengths[1]):
+    n_features_of, n_values_of, n_labels_of = (column.value_lengths().to_numpy() for column in columns)
+    if not np.array_equal(n_features_of, n_values_of):
         raise ValueError("a row has not as many values as features")
-    return flat[0].astype(np.int32), flat[1].astype(np.float32), flat[2].astype(np.int32), lengths[0], lengths[2]
+    flat = [column.flatten().to_numpy() for column in columns]
+    kinds = (np.int32, np.float32, np.int32)
+    return [*(np.array(array, kind) for array, kind in zip(flat, kinds, strict=True)), n_features_of, n_labels_of]
 
 
 def _read_hdf5(path: Path, low: int, high: int) -> tuple[np.ndarray, ...]:

@@ -15,7 +15,7 @@ def find_support(blocks: Iterable[Rows], n_features: int, n_labels: int, n_threa
     support = no_weights(n_features, n_labels, dtype)
     for rows in blocks:
         found = support_of_block(rows, n_features, n_labels, n_threads)
-        support = union_of(support, found)[0] if len(support.labels) else found
+        support = union_of(support, found, with_places=False)[0] if len(support.labels) else found
     return support._replace(values=np.zeros(len(support.labels), dtype))
 
 
@@ -41,10 +41,10 @@ def support_of_block(rows: Rows, n_features: int, n_labels: int, n_threads: int)
     return sparse_weights(offsets, labels, np.zeros(0, np.float32), n_labels)
 
 
-def union_of(first: Weights, second: Weights) -> tuple[Weights, np.ndarray]:
+def union_of(first: Weights, second: Weights, with_places: bool = True) -> tuple[Weights, np.ndarray]:
     """The union of two supports, without values, and where the entries of the first stand in it."""
     offsets = np.zeros(len(first.offsets), np.int64)
-    labels, places = np.zeros(0, np.int32), np.zeros(len(first.labels), np.int64)
+    labels, places = np.zeros(0, np.int32), np.zeros(len(first.labels) if with_places else 0, np.int64)
     patterns = (first.offsets, first.labels, second.offsets, second.labels)
     merge_rows(*patterns, offsets, labels, places)
     np.cumsum(offsets, out=offsets)

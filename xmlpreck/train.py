@@ -25,6 +25,7 @@ from xmlpreck.kernels.arrays import (
     noise_table,
     run_team,
 )
+from xmlpreck.kernels.patterns import add_squares, fill_dense
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
 from xmlpreck.shards import RowSource, Subset, read_blocks
 from xmlpreck.support import find_support, union_of
@@ -222,18 +223,17 @@ class Trainer:
 def new_learner(start: Weights) -> Learner:
     """A learner that starts from sparse rows; their pattern, zeros too, is its support."""
     weights = lay_out(start)
-    lengths = np.diff(start.offsets)
-    in_dense = np.repeat(weights.dense_of >= 0, lengths)
-    mask = np.zeros(weights.dense_rows.shape, bool)
-    mask[np.repeat(weights.dense_of, lengths)[in_dense], start.labels[in_dense]] = True
-    groups = np.repeat(np.arange(len(lengths)) % linear.FEATURE_GROUPS, lengths)
+    mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
+    fill_dense(start.offsets, start.labels, start.values, weights.dense_of, weights.dense_rows, mask)
+    norms = np.zeros(linear.FEATURE_GROUPS)
+    add_squares(start.offsets, start.values, norms)
     return Learner(
         weights=weights,
-        dense_mask=np.packbits(mask, axis=1, bitorder="little"),
+        dense_mask=mask,
         dense_sums=np.zeros_like(weights.dense_rows),
         sums=np.zeros_like(weights.values),
         clock=np.array([0.0, 1.0, 0.0, 0.0]),  # steps, scale, elapsed, averaged
-        norms=np.bincount(groups, start.values.astype(np.float64) ** 2, minlength=linear.FEATURE_GROUPS),
+        norms=norms,
     )
 
 

@@ -1,5 +1,6 @@
-"""Patterns of sorted sparse rows: that of X^T Y, and the union of two."""
+"""Work on whole sparse matrices, without temporary copies: patterns, their union, dense rows, unit rows."""
 
+import numpy as np
 from numba import njit
 
 
@@ -33,7 +34,7 @@ def merge_rows(offsets_a, labels_a, offsets_b, labels_b, offsets, labels, places
     """Union of two patterns of sorted rows, and where the entries of the first stand in it.
 
     First call, with empty `labels`: offsets[f + 1] = length of row f of the union. Second call, with offsets summed
-    up: fills labels and places_a.
+    up: fills labels and, unless that is empty, places_a.
     """
     filling = len(labels) > 0
     for f in range(len(offsets) - 1):
@@ -46,9 +47,41 @@ def merge_rows(offsets_a, labels_a, offsets_b, labels_b, offsets, labels, places
                 b += 1
             if filling:
                 labels[n] = label
-                if from_a:
+                if from_a and len(places_a):
                     places_a[a] = n
             a += from_a
             n += 1
         if not filling:
             offsets[f + 1] = n
+
+
+@njit(cache=True, nogil=True)
+def fill_dense(offsets, labels, values, dense_of, dense_rows, dense_mask):
+    """Copy the sparse rows of dense features into dense_rows, and set their bits in dense_mask unless that is empty."""
+    for f in range(len(dense_of)):
+        d = dense_of[f]
+        if d >= 0:
+            for p in range(offsets[f], offsets[f + 1]):
+                dense_rows[d, labels[p]] = values[p]
+                if len(dense_mask):
+                    dense_mask[d, labels[p] >> 3] |= np.uint8(1 << (labels[p] & 7))
+
+
+@njit(cache=True, nogil=True)
+def unit_rows(offsets, values, scaled):
+    """scaled = values / |row|; a row of length 0 stays."""
+    for row in range(len(offsets) - 1):
+        square = 0.0
+        for p in range(offsets[row], offsets[row + 1]):
+            square += np.float64(values[p]) * np.float64(values[p])
+        norm = np.sqrt(square) if square > 0 else 1.0
+        for p in range(offsets[row], offsets[row + 1]):
+            scaled[p] = values[p] / norm
+
+
+@njit(cache=True, nogil=True)
+def add_squares(offsets, values, norms):
+    """norms[f % len(norms)] += squared length of row f."""
+    for f in range(len(offsets) - 1):
+        for p in range(offsets[f], offsets[f + 1]):
+            norms[f % len(norms)] += np.float64(values[p]) * np.float64(values[p])
