@@ -114,8 +114,9 @@ def add_command(commands: Any, name: str, run: Any, text: str) -> argparse.Argum
 
 def train_command(args: argparse.Namespace) -> None:
     settings, source = read_settings(args)
-    from xmlpreck import catalog, corpus, model, train
+    from xmlpreck import catalog, corpus, model, shards, train
 
+    shards.give_memory_back()
     name = catalog.describe(args.data)
     folder = Path(args.out or Path("runs") / name)
     model.check_target(folder)
@@ -151,9 +152,10 @@ def train_command(args: argparse.Namespace) -> None:
 def predict_command(args: argparse.Namespace) -> None:
     topk = whole_number("--topk", args.topk, least=1)
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    from xmlpreck import formats
+    from xmlpreck import formats, shards
     from xmlpreck.model import LinearScorer
 
+    shards.give_memory_back()
     formats.prediction_kind(args.out)  # before any work
     scorer = LinearScorer.load(args.model)
     rows = open_rows(args, args.split, scorer)

@@ -128,8 +128,8 @@ def read_libsvm(
         line += rows.shape[0]
         yield rows, labels
     if line == 1:
-        nothing = np.empty(0, np.uint8)
-        yield text.parse(nothing, 0, 0, 1)[:2]
+        # Read-only as all other blocks: the parser is compiled for those.
+        yield text.parse(np.frombuffer(b"", np.uint8), 0, 0, 1)[:2]
 
 
 def measure_libsvm(paths: Iterable[AnyPath]) -> Sizes:

@@ -1,0 +1,27 @@
+"""Sharded data sets: Parquet or HDF5 files under one manifest, any rows of which are read without the others.
+
+A shard set is a directory: `manifest.json` (sizes, provenance, and for each shard its rows, bytes and sha256), the
+shards, and `labels.txt` / `features.txt` where there are names. Parquet shards have list columns `features` (int32),
+`values` (float32) and `labels` (int32), which any Arrow tool reads; HDF5 shards have CSR groups `rows` and `labels`.
+"""
+
+from xmlpreck.shards.sets import KINDS, MANIFEST, Shard, ShardError, ShardSet, find_shards, has_split, open_split
+from xmlpreck.shards.sources import RowSource, Subset, concatenate, give_memory_back, read_blocks
+from xmlpreck.shards.writing import write_shards
+
+__all__ = [
+    "KINDS",
+    "MANIFEST",
+    "RowSource",
+    "Shard",
+    "ShardError",
+    "ShardSet",
+    "Subset",
+    "concatenate",
+    "find_shards",
+    "give_memory_back",
+    "has_split",
+    "open_split",
+    "read_blocks",
+    "write_shards",
+]

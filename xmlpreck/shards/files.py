@@ -1,0 +1,91 @@
+"""One shard as a file: Parquet with list columns, or HDF5 with CSR groups."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.sparse import csr_array
+
+from xmlpreck.formats import Dataset
+
+# Rows that are compressed together: what a reader of a few rows has to unpack.
+ROWS_A_GROUP = 4096
+
+
+def read_parquet(path: Path, low: int, high: int) -> tuple[np.ndarray, ...]:
+    """Group by group, so that Arrow's own memory stays small."""
+    parts: list[list[np.ndarray]] = []
+    with pq.ParquetFile(path) as file:
+        first = 0
+        for group in range(file.num_row_groups):
+            n_rows = file.metadata.row_group(group).num_rows
+            if first < high and first + n_rows > low:
+                table = file.read_row_group(group, ["features", "values", "labels"], use_threads=False)
+                begin = max(low - first, 0)
+                parts.append(_lists(table.slice(begin, min(high - first, n_rows) - begin)))
+            first += n_rows
+    pa.default_memory_pool().release_unused()
+    if high > first:
+        raise ValueError(f"the file has {first} rows")
+    features, values, labels, n_features_of, n_labels_of = (
+        np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+    )
+    offsets = [np.concatenate([[0], np.cumsum(lengths)]) for lengths in (n_features_of, n_labels_of)]
+    return features, values, labels, *offsets
+
+
+def _lists(table: pa.Table) -> list[np.ndarray]:
+    """Ids, values and labels of all rows, then how many features and labels each has."""
+    columns = [table.column(name).combine_chunks() for name in ("features", "values", "labels")]
+    n_features_of, n_values_of, n_labels_of = (column.value_lengths().to_numpy() for column in columns)
+    if not np.array_equal(n_features_of, n_values_of):
+        raise ValueError("a row has not as many values as features")
+    flat = [column.flatten().to_numpy() for column in columns]
+    kinds = (np.int32, np.float32, np.int32)
+    return [*(np.array(array, kind) for array, kind in zip(flat, kinds, strict=True)), n_features_of, n_labels_of]
+
+
+def read_hdf5(path: Path, low: int, high: int) -> tuple[np.ndarray, ...]:
+    with h5py.File(path, "r") as file:
+        row_offsets, label_offsets = (file[f"{group}/offsets"][low : high + 1] for group in ("rows", "labels"))
+        if len(row_offsets) != high - low + 1 or len(label_offsets) != high - low + 1:
+            raise ValueError("the file has fewer rows")
+        in_rows, in_labels = slice(row_offsets[0], row_offsets[-1]), slice(label_offsets[0], label_offsets[-1])
+        features, values = file["rows/features"][in_rows], file["rows/values"][in_rows]
+        labels = file["labels/ids"][in_labels]
+    return features, values, labels, row_offsets - row_offsets[0], label_offsets - label_offsets[0]
+
+
+def as_table(data: Dataset) -> pa.Table:
+    def lists(matrix: csr_array, flat: np.ndarray, kind: Any) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(matrix.indptr, pa.int32()), pa.array(flat, kind))
+
+    columns = {
+        "features": lists(data.rows, data.rows.indices, pa.int32()),
+        "values": lists(data.rows, data.rows.data, pa.float32()),
+        "labels": lists(data.labels, data.labels.indices, pa.int32()),
+    }
+    sizes = {"n_features": str(data.rows.shape[1]), "n_labels": str(data.labels.shape[1])}
+    return pa.table(columns).replace_schema_metadata(sizes)
+
+
+def write_parquet(path: Path, data: Dataset) -> None:
+    pq.write_table(as_table(data), path, row_group_size=ROWS_A_GROUP, compression="zstd")
+
+
+def write_hdf5(path: Path, data: Dataset) -> None:
+    arrays = {
+        "rows/offsets": data.rows.indptr.astype(np.int64),
+        "rows/features": data.rows.indices.astype(np.int32),
+        "rows/values": data.rows.data.astype(np.float32),
+        "labels/offsets": data.labels.indptr.astype(np.int64),
+        "labels/ids": data.labels.indices.astype(np.int32),
+    }
+    with h5py.File(path, "w", track_order=True) as file:
+        file.attrs["n_features"], file.attrs["n_labels"] = data.rows.shape[1], data.labels.shape[1]
+        for name, array in arrays.items():
+            chunked = {"chunks": (1 << 16,), "maxshape": (None,), "compression": "gzip", "compression_opts": 1}
+            file.create_dataset(name, data=array, **(chunked if len(array) else {}))

@@ -1,0 +1,153 @@
+"""A directory of shards under one manifest, any rows of which are read without the others."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from xmlpreck import formats
+from xmlpreck.config import InputError
+from xmlpreck.formats import Dataset, build_csr
+from xmlpreck.shards.files import read_hdf5, read_parquet
+from xmlpreck.shards.sources import RowSource, concatenate
+
+MANIFEST = "manifest.json"
+FORMAT = "xmlpreck shards"
+MANIFEST_VERSION = 1
+KINDS = {"parquet": ".parquet", "hdf5": ".h5"}
+
+
+class ShardError(InputError):
+    """A shard set that cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a shard set."""
+
+    file: str
+    n_rows: int
+    n_bytes: int
+    sha256: str
+
+
+class ShardSet:
+    """The shards of a directory as one sequence of rows."""
+
+    def __init__(self, folder: str | Path, verify: bool = True) -> None:
+        """Read the manifest and hold every file to it: by its size, and by its sha256 if `verify`."""
+        self.folder = Path(folder)
+        about = _read_manifest(self.folder / MANIFEST)
+        try:
+            self.kind = str(about["kind"])
+            self.n_rows, self.n_features, self.n_labels = (int(about[n]) for n in ("n_rows", "n_features", "n_labels"))
+            self.shards = [Shard(**entry) for entry in about["shards"]]
+            self.provenance = dict(about["provenance"])
+            names = {name: Shard(**entry) for name, entry in about["names"].items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: {error!r}") from None
+        if self.kind not in KINDS or min(self.n_rows, self.n_features, self.n_labels) < 0:
+            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: kind {self.kind!r}, {self.n_rows} rows")
+        if sum(shard.n_rows for shard in self.shards) != self.n_rows:
+            raise ShardError(f"{self.folder / MANIFEST}: the rows of the shards do not add up to {self.n_rows}")
+        for shard in [*self.shards, *names.values()]:
+            _check_file(self.folder, shard, verify)
+        self.starts = np.concatenate([[0], np.cumsum([shard.n_rows for shard in self.shards])])
+        self.label_names = self._names(names.get("labels"), self.n_labels)
+        self.feature_names = self._names(names.get("features"), self.n_features)
+
+    def _names(self, entry: Shard | None, n: int) -> list[str] | None:
+        if entry is None:
+            return None
+        names = (self.folder / entry.file).read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
+        if len(names) != n:
+            raise ShardError(f"{self.folder / entry.file}: has {len(names)} names, but the manifest says {n}")
+        return names
+
+    def read(self, start: int, stop: int) -> Dataset:
+        """Rows start to stop - 1."""
+        parts = []
+        for shard, first in zip(self.shards, self.starts[:-1], strict=True):
+            low, high = max(start - first, 0), min(stop - first, shard.n_rows)
+            if low < high:
+                parts.append(self._read_part(shard, int(low), int(high)))
+        if not parts:
+            none, nowhere = np.zeros(0, np.int32), np.zeros(1, np.int64)
+            return self.dataset(none, none.astype(np.float32), none, nowhere, nowhere)
+        return concatenate(parts)
+
+    def _read_part(self, shard: Shard, low: int, high: int) -> Dataset:
+        path = self.folder / shard.file
+        read = read_parquet if self.kind == "parquet" else read_hdf5
+        try:
+            features, values, labels, row_offsets, label_offsets = read(path, low, high)
+            return self.dataset(features, values, labels, row_offsets, label_offsets)
+        except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+            reason = str(error).partition("\n")[0]
+            raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason}") from None
+
+    def dataset(self, features: Any, values: Any, labels: Any, row_offsets: Any, label_offsets: Any) -> Dataset:
+        n_rows = len(row_offsets) - 1
+        for ids, n, noun in ((features, self.n_features, "feature"), (labels, self.n_labels, "label")):
+            if len(ids) and (ids.min() < 0 or ids.max() >= n):
+                raise ValueError(f"a {noun} id is out of range: there are {n}")
+        if not np.isfinite(values).all():
+            raise ValueError("a value is not a finite number")
+        rows = build_csr(values, features, row_offsets, (n_rows, self.n_features))
+        relevant = build_csr(np.ones(len(labels), np.float32), labels, label_offsets, (n_rows, self.n_labels))
+        for matrix in (rows, relevant):
+            if not matrix.has_canonical_format:
+                raise ValueError("the ids of a row do not rise")
+        return Dataset(rows, relevant, self.label_names, self.feature_names)
+
+
+def find_shards(path: str | Path, split: str) -> Path | None:
+    """The folder with the shards of a split: `path` itself, or `path/split`."""
+    folders = (Path(path), Path(path) / split)
+    return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
+
+
+def open_split(path: str | Path, split: str, format: str | None = None) -> RowSource:
+    """One split of a folder or file: its shards if it has some, else whatever `formats` reads, in memory."""
+    folder = find_shards(path, split)
+    return formats.read_split(path, split, format) if folder is None else ShardSet(folder)
+
+
+def has_split(path: str | Path, split: str) -> bool:
+    """Whether `open_split` would find something."""
+    return find_shards(path, split) is not None or formats.has_split(path, split)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ShardError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ShardError(f"{path}: is not a manifest of xmlpreck shards")
+    if about.get("format_version") != MANIFEST_VERSION:
+        raise ShardError(f"{path}: has version {about.get('format_version')}, this xmlpreck reads {MANIFEST_VERSION}")
+    return about
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_file(folder: Path, shard: Shard, verify: bool) -> None:
+    if Path(shard.file).name != shard.file:
+        raise ShardError(f"{folder / MANIFEST}: {shard.file!r} is not the name of a file in this folder")
+    path = folder / shard.file
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ShardError(f"{path}: cannot be read: {error.strerror}") from None
+    if size != shard.n_bytes:
+        raise ShardError(f"{path}: has {size:,} bytes, but the manifest says {shard.n_bytes:,}: convert the data again")
+    if verify and file_sha256(path) != shard.sha256:
+        raise ShardError(f"{path}: has changed since the manifest was written (sha256): convert the data again")
