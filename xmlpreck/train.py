@@ -161,7 +161,7 @@ class Trainer:
         )
 
     def _train_block(
-        self, rows: Rows, order: np.ndarray, settings: Settings, tally: "Tally", done: Callable[[int], Any]
+        self, rows: Rows, order: np.ndarray, settings: Settings, tally: Tally, done: Callable[[int], Any]
     ) -> None:
         n_threads, batch_rows = self.config.n_threads, self.config.batch_rows
         n_labels_of = np.diff(rows.label_offsets)
