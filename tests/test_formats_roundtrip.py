@@ -68,7 +68,7 @@ def test_numeric_round_trip(tmp_path, format, compress, dataset, written, read, 
         assert formats.recognise(folder) == format
 
 
-@pytest.mark.parametrize(("source", "target"), itertools.permutations(NUMERIC, 2))
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(NUMERIC, 2)))
 @settings(PROPERTY, max_examples=15)  # twenty pairs of them
 @given(dataset=datasets(), chunk=CHUNKS)
 def test_from_every_format_to_every_other(tmp_path, source, target, dataset, chunk):
