@@ -168,6 +168,10 @@ def test_validate_tells_fixes_and_exits_1(here, capsys):
         (["data", "convert", "demo", "out", "--rows-per-shard", "0"], "--rows-per-shard must be a whole number"),
         (["data", "convert", "nowhere", "out"], "'nowhere' is neither a file or folder"),
         (["data", "validate", "nowhere"], "nowhere: no such file or folder"),
+        (
+            ["evaluate", "--pred", "P.npz", "--data", "demo", "--text-column", "body"],
+            "unrecognized arguments: --text-column",
+        ),
         (["data"], "the following arguments are required: COMMAND"),
     ],
 )

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_train import as_dataset, draw_rows
 
-from xmlpreck.config import RowsConfig, RunConfig, TrainConfig
+from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.shards import KINDS, ShardError, ShardSet, Subset, read_blocks, write_shards
 from xmlpreck.train import fit
@@ -208,3 +208,10 @@ def test_any_flipped_byte_is_refused_or_harmless(tmp_path, data, kind):
             n_refused += 1
         path.write_bytes(content)
     assert n_refused > 200
+
+
+def test_a_name_with_a_line_break_is_refused_before_anything_is_written(tmp_path, data):
+    names = ["two\nlines", *data.label_names[1:]]
+    with pytest.raises(InputError, match="holds a line break"):
+        write(tmp_path / "set", data._replace(label_names=names))
+    assert not list(tmp_path.iterdir())

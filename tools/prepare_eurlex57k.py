@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from xmlpreck.formats import Dataset, atomic_path, build_csr, write_npz_pair
+from xmlpreck.formats import Dataset, build_csr, write_npz_pair
+from xmlpreck.formats.files import write_names
 
 
 def label_matrix(lists: list[list[str]], column_of: dict[str, int]) -> csr_array:
@@ -25,11 +26,6 @@ def label_matrix(lists: list[list[str]], column_of: dict[str, int]) -> csr_array
     matrix = build_csr(np.ones(len(ids), np.float32), ids, offsets, (len(lists), len(column_of)))
     matrix.sort_indices()
     return matrix
-
-
-def write_names(path: Path, names: list[str]) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 def main() -> None:

@@ -60,6 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     evaluate = add_command(commands, "evaluate", evaluate_command, "score a prediction file against the true labels")
     evaluate.add_argument("--pred", required=True, metavar="FILE", help="a file that predict wrote")
+    for command in (train, predict):
+        command.add_argument("--text-column", metavar="NAME", help="raw text: this column of a Parquet file")
+        command.add_argument("--labels-column", metavar="NAME", help="the column with its label names")
     for command in (predict, evaluate):
         command.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
     add_data_commands(commands)
@@ -106,8 +109,6 @@ def add_command(commands: Any, name: str, run: Any, text: str) -> argparse.Argum
     command.add_argument("--data", required=True, help="a catalogue name (demo, bibtex, ...), a file, or a folder")
     command.add_argument("--data-dir", metavar="DIR", help="where catalogue data is (else $XMLPRECK_DATA, the cache)")
     command.add_argument("--format", help="force a file format instead of recognising it")
-    command.add_argument("--text-column", metavar="NAME", help="raw text: this column of a Parquet file")
-    command.add_argument("--labels-column", metavar="NAME", help="the column with its label names")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")
     return command
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from xmlpreck import formats
 from xmlpreck.config import InputError, TextConfig
 from xmlpreck.formats import Dataset, Documents
-from xmlpreck.shards import concatenate
+from xmlpreck.formats.dataset import stack_rows
 from xmlpreck.text import TextVectorizer, fit_labels, fit_text, label_matrix, read_parquet_documents
 
 # A held-back split has one of these names.
@@ -53,25 +53,25 @@ def find_corpus(data: str, split: str, columns: Columns) -> Corpus | None:
 
 def learn(corpus: Corpus, config: TextConfig) -> tuple[TextVectorizer, list[str]]:
     """Vocabulary and names of labels, in one pass over the documents."""
-    label_lists: set[str] = set()
+    seen: set[str] = set()
 
     def texts() -> Iterator[list[str]]:
         for chunk in corpus.chunks():
-            label_lists.update(name for names in chunk.labels for name in names)
+            seen.update(name for names in chunk.labels for name in names)
             yield chunk.texts
 
     vectorizer = fit_text(texts(), **asdict(config))
-    return vectorizer, fit_labels([[sorted(label_lists)]])
+    return vectorizer, fit_labels([[sorted(seen)]])
 
 
 def vectorize(corpus: Corpus, vectorizer: TextVectorizer, label_names: list[str]) -> Dataset:
     """All documents as rows. Labels beyond `label_names` get columns behind them: nothing can predict these."""
-    names = fit_labels((chunk.labels for chunk in corpus.chunks()), label_names)
-    column_of = {name: column for column, name in enumerate(names)}
-    parts = []
+    rows, label_lists = [], []
     for chunk in corpus.chunks():
-        rows, labels = vectorizer.transform(chunk.texts), label_matrix(chunk.labels, column_of)
-        parts.append(Dataset(rows, labels, names, vectorizer.feature_names))
-    if not parts:
+        rows.append(vectorizer.transform(chunk.texts))
+        label_lists += chunk.labels
+    if not rows:
         raise InputError(f"{corpus.path}: has no documents")
-    return concatenate(parts)
+    names = fit_labels([label_lists], label_names)
+    labels = label_matrix(label_lists, {name: column for column, name in enumerate(names)})
+    return Dataset(stack_rows(rows), labels, names, vectorizer.feature_names)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 import xmlpreck
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.formats import Dataset, TopK
+from xmlpreck.formats.files import holds_other_files
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team, sparse_weights
 from xmlpreck.kernels.patterns import fill_dense, unit_rows
@@ -25,7 +26,6 @@ from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
-
 
 # Rows that are read and predicted at a time.
 BLOCK_ROWS = 1 << 15
@@ -80,7 +80,7 @@ def with_dense_rows(sparse: Weights) -> Weights:
     is_dense = lengths * linear.DENSE_SHARE > n_labels
     dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
     dense_rows = np.zeros((int(is_dense.sum()), n_labels), sparse.values.dtype)
-    fill_dense(sparse.offsets, sparse.labels, sparse.values, dense_of, dense_rows, np.zeros((0, 0), np.uint8))
+    fill_dense(sparse.offsets, sparse.labels, sparse.values, dense_of, dense_rows)
     return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
 
 
@@ -299,8 +299,7 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
 
 def check_target(folder: Path) -> None:
     """A model may take the place of nothing, an empty folder or a model: other files are never overwritten."""
-    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
-    if taken and not (folder / "model.json").is_file():
+    if holds_other_files(folder, "model.json"):
         raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
 
 

@@ -25,7 +25,7 @@ from xmlpreck.kernels.arrays import (
     noise_table,
     run_team,
 )
-from xmlpreck.kernels.patterns import add_squares, fill_dense
+from xmlpreck.kernels.patterns import add_squares, fill_mask
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
 from xmlpreck.shards import RowSource, Subset, read_blocks
 from xmlpreck.support import find_support, union_of
@@ -224,7 +224,7 @@ def new_learner(start: Weights) -> Learner:
     """A learner that starts from sparse rows; their pattern, zeros too, is its support."""
     weights = lay_out(start)
     mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
-    fill_dense(start.offsets, start.labels, start.values, weights.dense_of, weights.dense_rows, mask)
+    fill_mask(start.offsets, start.labels, weights.dense_of, mask)
     norms = np.zeros(linear.FEATURE_GROUPS)
     add_squares(start.offsets, start.values, norms)
     return Learner(

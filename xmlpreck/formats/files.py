@@ -175,6 +175,12 @@ class Spool:
             shutil.copyfileobj(self._body, out, BLOCK_BYTES)
 
 
+def holds_other_files(folder: Path, marker: str) -> bool:
+    """Whether replacing `folder` would lose something: it is a file, or has files but not the one that marks ours."""
+    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    return taken and not (folder / marker).is_file()
+
+
 def read_names(path: AnyPath) -> list[str]:
     """One name a line; an empty line is an empty name."""
     try:

@@ -56,15 +56,21 @@ def merge_rows(offsets_a, labels_a, offsets_b, labels_b, offsets, labels, places
 
 
 @njit(cache=True, nogil=True)
-def fill_dense(offsets, labels, values, dense_of, dense_rows, dense_mask):
-    """Copy the sparse rows of dense features into dense_rows, and set their bits in dense_mask unless that is empty."""
+def fill_dense(offsets, labels, values, dense_of, dense_rows):
+    """Copy the sparse rows of dense features into dense_rows."""
     for f in range(len(dense_of)):
-        d = dense_of[f]
-        if d >= 0:
+        if dense_of[f] >= 0:
             for p in range(offsets[f], offsets[f + 1]):
-                dense_rows[d, labels[p]] = values[p]
-                if len(dense_mask):
-                    dense_mask[d, labels[p] >> 3] |= np.uint8(1 << (labels[p] & 7))
+                dense_rows[dense_of[f], labels[p]] = values[p]
+
+
+@njit(cache=True, nogil=True)
+def fill_mask(offsets, labels, dense_of, dense_mask):
+    """Set a bit of dense_mask for every entry of the sparse rows of dense features."""
+    for f in range(len(dense_of)):
+        if dense_of[f] >= 0:
+            for p in range(offsets[f], offsets[f + 1]):
+                dense_mask[dense_of[f], labels[p] >> 3] |= np.uint8(1 << (labels[p] & 7))
 
 
 @njit(cache=True, nogil=True)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from xmlpreck import formats
 from xmlpreck.config import InputError
 from xmlpreck.formats import Dataset, build_csr
+from xmlpreck.formats.files import read_names
 from xmlpreck.shards.files import read_hdf5, read_parquet
 from xmlpreck.shards.sources import RowSource, concatenate
 
@@ -63,7 +64,7 @@ class ShardSet:
     def _names(self, entry: Shard | None, n: int) -> list[str] | None:
         if entry is None:
             return None
-        names = (self.folder / entry.file).read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
+        names = read_names(self.folder / entry.file)
         if len(names) != n:
             raise ShardError(f"{self.folder / entry.file}: has {len(names)} names, but the manifest says {n}")
         return names

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from xmlpreck.formats import Dataset
+from xmlpreck.formats.files import holds_other_files, write_names
 from xmlpreck.shards.files import as_table, read_parquet, write_hdf5, write_parquet
 from xmlpreck.shards.sets import FORMAT, KINDS, MANIFEST, MANIFEST_VERSION, Shard, ShardError, ShardSet, file_sha256
 from xmlpreck.shards.sources import concatenate, read_blocks
@@ -34,8 +35,7 @@ def write_shards(
         raise ShardError(f"{kind!r} is no kind of shard: choose {' or '.join(KINDS)}")
     if rows_per_shard < 1:
         raise ShardError(f"rows per shard must be 1 or more, but is {rows_per_shard}")
-    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
-    if taken and not (folder / MANIFEST).is_file():
+    if holds_other_files(folder, MANIFEST):
         raise ShardError(f"{folder}: exists and is not a shard set: it is left alone, choose another folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _write_set(
     for noun, lines in (("labels", last.label_names), ("features", last.feature_names)):
         if lines is not None:
             path = folder / f"{noun}.txt"
-            path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+            write_names(path, lines)
             names[noun] = asdict(_entry(path, len(lines)))
     about = {
         "format": FORMAT,
