@@ -291,6 +291,14 @@ def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
     return split in _demo() if card.synthetic else _find_folder(card, (split,), data_dir) is not None
 
 
+def find_folder(data: str, split: str, data_dir: str | None = None) -> Path | None:
+    """The folder of a split's files, where there is one: other files may stand beside them."""
+    card = _card_of(data)
+    if card is not None:
+        return _find_folder(card, (split,), data_dir)
+    return Path(data) if Path(data).is_dir() else Path(data).parent
+
+
 def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
     """All that is known of a data set, for people."""
 

@@ -1,62 +1,404 @@
-"""Evaluation formulas, each named by its convention.
+"""Evaluation formulas, each named by its convention, with intervals and paired tests. docs/evaluation.md has them all.
 
-Convention `repository` (the XML repository's Matlab script, pyxclib, napkinXC, PECOS): every row counts, one without
-labels scores 0; P@k divides by k even where fewer labels were predicted; ties are settled before, in the TopK (higher
-score, then lower label id).
+Every metric of rows is a ratio of two sums over rows. So one streaming pass adds up some columns, and a bootstrap adds
+up the same columns again, each row weighted by how often a resample has drawn it. All values are per cent.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import bdtr
 
 from xmlpreck.config import InputError
 from xmlpreck.formats import TopK
+from xmlpreck.kernels import ranking
+from xmlpreck.kernels.arrays import run_team
 
 REPORTED_KS = (1, 3, 5)
+BIN_EDGES = (10, 100)  # tail: under 10 training rows, torso: under 100, head: the others
+N_RESAMPLES = 1000
+CONFIDENCE = 0.95
+PROPENSITY = (0.55, 1.5)  # A and B of most data sets
 
 
-def hits(top: TopK, labels: csr_array) -> np.ndarray:
-    """Boolean (n_rows, k): is the label at this place relevant?"""
+@dataclass(frozen=True)
+class Convention:
+    """What a tool does where definitions differ; rows without labels count and score 0 in all of them."""
+
+    name: str
+    text: str
+    precision: str = "P"  # the name of the precision that it reports: P is hits / k, RP is hits / min(k, labels)
+    full_ideal: bool = False  # PSnDCG divides by the discounts of k places, not of min(k, labels)
+    macro_to_largest: bool = False  # macro means over the ids up to the largest seen, not over all labels
+    served: bool = False  # its abandonment is the share of rows with a hit, not without
+
+
+CONVENTIONS = {
+    convention.name: convention
+    for convention in (
+        Convention("repository", "the XML repository's Matlab script", full_ideal=True),
+        Convention("pyxclib", "pyxclib's xc_metrics"),
+        Convention("napkinxc", "napkinXC's metrics module", macro_to_largest=True, served=True),
+        Convention(
+            "rp", "LibMultiLabel and the EURLEX57K papers: RP@k in place of P@k", precision="RP", full_ideal=True
+        ),
+    )
+}
+
+
+class Estimate(NamedTuple):
+    """A value and its 95% interval, where one was made."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Difference(NamedTuple):
+    """Second minus first, on the same rows: its 95% interval and the two-sided p-value of no difference."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class BinScores:
+    """Labels with `least` to `most` training rows: their part of P@k (the parts add up to P@k) and their recall R@k."""
+
+    name: str
+    least: int
+    most: int | None
+    n_labels: int
+    n_true: int
+    values: dict[str, Estimate]
+    draws: dict[str, np.ndarray] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Every metric of some predictions; `draws` are its values under the resamples."""
+
+    convention: str
+    ks: tuple[int, ...]
+    n_rows: int
+    n_rows_without_labels: int
+    values: dict[str, Estimate]
+    bins: list[BinScores]
+    label_truth: np.ndarray = field(repr=False)  # (n_labels) rows that have the label
+    label_hits: np.ndarray = field(repr=False)  # (n_ks, n_labels) rows that have it among their first k, rightly
+    label_predicted: np.ndarray = field(repr=False)  # (n_ks, n_labels) rows that have it among their first k
+    draws: dict[str, np.ndarray] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: values, intervals and bins."""
+        return {
+            "convention": self.convention,
+            "n_rows": self.n_rows,
+            "n_rows_without_labels": self.n_rows_without_labels,
+            **{name: estimate.value for name, estimate in self.values.items()},
+            "intervals": _intervals(self.values),
+            "bins": [
+                {
+                    "name": part.name,
+                    "training_rows": [part.least, part.most],
+                    "n_labels": part.n_labels,
+                    "n_true": part.n_true,
+                    **{name: estimate.value for name, estimate in part.values.items()},
+                    "intervals": _intervals(part.values),
+                }
+                for part in self.bins
+            ],
+        }
+
+
+def _intervals(values: dict[str, Estimate]) -> dict[str, list[float | None]]:
+    return {name: [e.low, e.high] for name, e in values.items() if e.low is not None}
+
+
+def inverse_propensities(label_counts: np.ndarray, n_rows: int, a: float, b: float) -> np.ndarray:
+    """1 + C (N_l + b)^-a with C = (ln N - 1)(b + 1)^a, from N training rows, N_l of them with the label (Jain 2016)."""
+    if n_rows < 3:
+        raise InputError(f"propensities need 3 training rows or more, but there are {n_rows}")
+    c = (math.log(n_rows) - 1) * (b + 1) ** a
+    return np.asarray(1 + c * (np.asarray(label_counts, np.float64) + b) ** -a)
+
+
+def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
+    """The ks in ascending order."""
+    if not ks or min(ks) < 1 or len(set(ks)) < len(ks):
+        raise InputError(f"k must be 1 or more, each once, but they are {list(ks)}")
+    return tuple(sorted(ks))
+
+
+def find_convention(name: str) -> Convention:
+    if name not in CONVENTIONS:
+        raise InputError(f"no convention {name!r}: there are {', '.join(CONVENTIONS)}")
+    return CONVENTIONS[name]
+
+
+def _check_fit(top: TopK, labels: csr_array) -> None:
     n_rows, n_labels = labels.shape
     if len(top.labels) != n_rows:
         raise InputError(f"predictions have {len(top.labels)} rows, but the data has {n_rows}: not the same rows")
     if top.labels.size and top.labels.max() >= n_labels:
         raise InputError(f"predicted label {top.labels.max()} is out of range: the data has {n_labels} labels")
-    # One sorted key for each (row, label): CSR order with sorted ids is sorted already.
-    row_of = np.repeat(np.arange(n_rows, dtype=np.int64), np.diff(labels.indptr))
-    relevant = row_of * n_labels + labels.indices
-    asked = np.arange(n_rows, dtype=np.int64)[:, None] * n_labels + top.labels
-    if not len(relevant):
-        return np.zeros(top.labels.shape, dtype=bool)
-    places = np.minimum(np.searchsorted(relevant, asked), len(relevant) - 1)
-    return (relevant[places] == asked) & (top.labels >= 0)
 
 
-class PrecisionAtK:
-    """P@k = 1/n sum_i |top k of row i that are relevant| / k, in per cent, over rows that come block by block."""
-
-    def __init__(self, ks: Sequence[int] = REPORTED_KS) -> None:
-        self.ks = tuple(ks)
-        self.n_rows = 0
-        self.n_hits = dict.fromkeys(self.ks, 0)
-
-    def add(self, top: TopK, labels: csr_array) -> None:
-        hit = hits(top, labels)
-        for k in self.ks:
-            if k > hit.shape[1]:
-                raise InputError(
-                    f"P@{k} needs {k} predicted labels a row, but there are {hit.shape[1]}: use --topk {k}"
-                )
-            self.n_hits[k] += int(hit[:, :k].sum())
-        self.n_rows += len(hit)
-
-    def result(self) -> dict[str, float]:
-        return {f"P@{k}": 100.0 * self.n_hits[k] / (max(self.n_rows, 1) * k) for k in self.ks}
+def hits(top: TopK, labels: csr_array) -> np.ndarray:
+    """Boolean (n_rows, k): is the label at this place relevant?"""
+    _check_fit(top, labels)
+    out = np.zeros(top.labels.shape, bool)
+    ranking.mark_hits(top.labels, labels.indptr, labels.indices, out)
+    return out
 
 
 def precision_at_k(top: TopK, labels: csr_array, ks: Sequence[int] = REPORTED_KS) -> dict[str, float]:
-    """P@k of rows in memory, for each k."""
-    counted = PrecisionAtK(ks)
-    counted.add(top, labels)
-    return counted.result()
+    """P@k = 1/n sum_i |top k of row i that are relevant| / k, for each k, of rows in memory."""
+    meter = Meter(labels.shape[1], ks, n_resamples=0)
+    width = top.labels.shape[1]
+    if max(ks) > width:
+        raise InputError(f"P@{max(ks)} needs {max(ks)} predicted labels a row, but there are {width}")
+    meter.add(top, labels)
+    return meter.precision()
+
+
+class Meter:
+    """Adds up predictions and true labels, block by block; the same bits for any blocks and any number of threads.
+
+    Without inverse propensities there are no PSP and PSnDCG, without label counts (rows of training with each label) no
+    bins. `drop_empty` leaves rows without labels out.
+    """
+
+    def __init__(
+        self,
+        n_labels: int,
+        ks: Sequence[int] = REPORTED_KS,
+        convention: str = "repository",
+        *,
+        inverse_propensity: np.ndarray | None = None,
+        label_counts: np.ndarray | None = None,
+        edges: Sequence[int] = BIN_EDGES,
+        drop_empty: bool = False,
+        n_resamples: int = N_RESAMPLES,
+        seed: int = 0,
+        n_threads: int = 1,
+    ) -> None:
+        self.n_labels, self.ks, self.convention = n_labels, check_ks(ks), find_convention(convention)
+        self.drop_empty, self.seed = drop_empty, np.uint64(seed)
+        self.has_propensities = inverse_propensity is not None
+        self.weights = np.ones(n_labels) if inverse_propensity is None else np.asarray(inverse_propensity, np.float64)
+        if len(self.weights) != n_labels:
+            raise InputError(f"there are {len(self.weights)} inverse propensities, but {n_labels} labels")
+        self.label_counts = label_counts
+        self.bins, self.bin_of = _bins(n_labels, label_counts, edges)
+        n_ks, n_bins = len(self.ks), len(self.bins)
+        n_columns = ranking.PER_ROW + n_ks * ranking.PER_K + n_bins * (1 + n_ks)
+        self.n_rows = self.n_rows_without_labels = 0
+        self.totals = np.zeros(n_columns)
+        self.by_label = np.zeros((2, n_ks, n_labels), np.int64)
+        self.label_truth = np.zeros(n_labels, np.int64)
+        # Threads share the resamples out, in whole words of draws.
+        self.n_resamples = n_resamples
+        words = np.array_split(np.arange(-(-n_resamples // ranking.DRAWS_A_WORD)), n_threads)
+        self.parts = [(int(w[0]), np.zeros((n_columns, w.size * ranking.DRAWS_A_WORD))) for w in words if w.size]
+
+    def add(self, top: TopK, labels: csr_array) -> np.ndarray:
+        """Add the next rows; returns their statistics, a row of columns (kernels.ranking) each."""
+        _check_fit(top, labels)
+        if labels.shape[1] != self.n_labels:
+            raise InputError(f"the rows have {labels.shape[1]} labels, but {self.n_labels} were said")
+        stats = np.empty((len(top.labels), self.totals.size))
+        ranking.judge_rows(
+            top.labels,
+            labels.indptr,
+            labels.indices,
+            self.weights,
+            self.bin_of,
+            len(self.bins),
+            np.array(self.ks),
+            self.drop_empty,
+            self.convention.full_ideal,
+            stats,
+            self.totals,
+            self.by_label,
+        )
+
+        def resample(me: int) -> None:
+            first_word, sums = self.parts[me]
+            ranking.add_resampled(stats, self.n_rows, self.seed, _POISSON, first_word, sums)
+
+        if self.parts:
+            run_team(len(self.parts), resample)
+        self.n_rows += len(stats)
+        self.n_rows_without_labels += int(np.count_nonzero(np.diff(labels.indptr) == 0))
+        self.label_truth += np.bincount(labels.indices, minlength=self.n_labels)
+        return stats
+
+    def row_scores(self, stats: np.ndarray) -> dict[str, np.ndarray]:
+        """P@k (or RP@k) and nDCG@k of each row, from what `add` has returned."""
+        wanted = (self.convention.precision, "nDCG")
+        return {name: row for name, row in self._by_row(stats.T).items() if name.partition("@")[0] in wanted}
+
+    def precision(self) -> dict[str, float]:
+        """P@k alone."""
+        return {name: float(value[0]) for name, value in self._by_row(self.totals[:, None]).items() if name[:2] == "P@"}
+
+    def result(self) -> Scores:
+        draws = [sums for _, sums in self.parts]
+        # Column 0 is what was observed, the others are the resamples.
+        sums = np.concatenate([self.totals[:, None], *draws], axis=1)[:, : 1 + self.n_resamples]
+        rows = self._by_row(sums)
+        label_hits, label_predicted = np.cumsum(self.by_label, axis=1)
+        return Scores(
+            convention=self.convention.name,
+            ks=self.ks,
+            n_rows=self.n_rows,
+            n_rows_without_labels=self.n_rows_without_labels,
+            values=_estimates(rows) | self._by_label(label_hits, label_predicted),
+            bins=self._by_bin(sums),
+            label_truth=self.label_truth,
+            label_hits=label_hits,
+            label_predicted=label_predicted,
+            draws={name: value[1:] for name, value in rows.items()},
+        )
+
+    def _by_row(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        """The metrics that are ratios of sums over rows, for each column of `sums`."""
+        n_ks = len(self.ks)
+        counted, true, reciprocal = sums[: ranking.PER_ROW]
+        for_k = sums[ranking.PER_ROW :][: n_ks * ranking.PER_K].reshape(n_ks, ranking.PER_K, -1)
+        values: dict[str, np.ndarray] = {}
+
+        def put(name: str, above: Any, below: Any) -> None:
+            for i, k in enumerate(self.ks):
+                values[f"{name}@{k}"] = _per_cent(above[i], below[i])
+
+        def column(place: int) -> np.ndarray:
+            return for_k[:, place]
+
+        everyone = [counted] * n_ks
+        found, predicted = column(ranking.HITS), column(ranking.PREDICTED)
+        if self.convention.precision == "P":
+            put("P", found, [k * counted for k in self.ks])
+        put("nDCG", column(ranking.NDCG), everyone)
+        if self.has_propensities:
+            put("PSP", column(ranking.PS_GAIN), column(ranking.PS_BEST))
+            put("PSnDCG", column(ranking.PSN_GAIN), column(ranking.PSN_BEST))
+        put("R", column(ranking.RECALL), everyone)
+        put("RP", column(ranking.R_PRECISION), everyone)
+        put("microP", found, predicted)
+        put("microR", found, [true] * n_ks)
+        put("microF1", 2 * found, predicted + true)
+        served = column(ranking.SERVED)
+        put("abandonment", served if self.convention.served else counted - served, everyone)
+        values["MRR"] = _per_cent(reciprocal, counted)
+        return values
+
+    def _by_label(self, label_hits: np.ndarray, label_predicted: np.ndarray) -> dict[str, Estimate]:
+        """The metrics that are means over labels. Rows drawn again lose labels, which biases them: no interval."""
+        true = self.label_truth
+        ratios = {
+            "macroP": _per_cent(label_hits, label_predicted),
+            "macroR": _per_cent(label_hits, np.broadcast_to(true, label_hits.shape)),
+            "macroF1": _per_cent(2 * label_hits, label_predicted + true),
+        }
+        n_labels = np.full(len(self.ks), self.n_labels)
+        if self.convention.macro_to_largest:
+            seen = (label_predicted > 0) | (true > 0)
+            n_labels = np.maximum((seen * np.arange(1, self.n_labels + 1)).max(axis=1), 1)
+        means = {name: ratio.sum(axis=1) / n_labels for name, ratio in ratios.items()}
+        means["coverage"] = _per_cent(np.count_nonzero(label_hits, axis=1), np.count_nonzero(true))
+        return {f"{name}@{k}": Estimate(float(mean[i])) for name, mean in means.items() for i, k in enumerate(self.ks)}
+
+    def _by_bin(self, sums: np.ndarray) -> list[BinScores]:
+        if self.label_counts is None:
+            return []
+        n_ks, n_bins = len(self.ks), len(self.bins)
+        of_bins = sums[ranking.PER_ROW + n_ks * ranking.PER_K :].reshape(1 + n_ks, n_bins, -1)
+        scores = []
+        for place, (name, least, most) in enumerate(self.bins):
+            true = of_bins[0, place]
+            draws = {}
+            for i, k in enumerate(self.ks):
+                draws[f"P@{k}"] = _per_cent(of_bins[1 + i, place], k * sums[ranking.COUNTED])
+            for i, k in enumerate(self.ks):
+                draws[f"R@{k}"] = _per_cent(of_bins[1 + i, place], true)
+            n_labels = int(np.count_nonzero(self.bin_of == place))
+            if n_labels:
+                resampled = {name: value[1:] for name, value in draws.items()}
+                scores.append(BinScores(name, least, most, n_labels, int(true[0]), _estimates(draws), resampled))
+        return scores
+
+
+def _bins(
+    n_labels: int, label_counts: np.ndarray | None, edges: Sequence[int]
+) -> tuple[list[tuple[str, int, int | None]], np.ndarray]:
+    """(name, least, most) of each bin, frequent labels first, and the bin of each label."""
+    if label_counts is None:
+        return [("all", 0, None)], np.zeros(n_labels, np.int64)
+    if len(label_counts) != n_labels:
+        raise InputError(f"training rows have {len(label_counts)} labels, but the predicted ones {n_labels}")
+    if list(edges) != sorted(set(edges)) or not edges or edges[0] < 2:
+        raise InputError(f"bins must be ascending numbers of training rows, 2 or more, but are {list(edges)}")
+    floors = [0, 1, *edges]
+    bounds: list[tuple[int, int | None]] = [(low, high - 1) for low, high in pairwise(floors)]
+    bounds.append((floors[-1], None))
+    names = ["unseen", *(f"{low}-{high}" for low, high in bounds[1:-1]), f"{floors[-1]}+"]
+    if len(edges) == 2:
+        names = ["unseen", "tail", "torso", "head"]
+    bin_of = np.searchsorted(floors, label_counts, side="right") - 1
+    ordered = [(name, *bound) for name, bound in zip(names, bounds, strict=True)][::-1]
+    return ordered, len(ordered) - 1 - bin_of
+
+
+def _per_cent(above: Any, below: Any) -> np.ndarray:
+    """100 above / below; nothing of nothing is 0."""
+    above = 100.0 * np.asarray(above)
+    return np.divide(above, below, out=np.zeros_like(above), where=np.asarray(below) > 0)
+
+
+def _estimates(draws: dict[str, np.ndarray]) -> dict[str, Estimate]:
+    """The observed values, and the middle 95% of the resampled ones around them."""
+    outside = (1 - CONFIDENCE) / 2
+    estimates = {}
+    for name, values in draws.items():
+        if len(values) == 1:
+            estimates[name] = Estimate(float(values[0]))
+        else:
+            low, high = np.quantile(values[1:], [outside, 1 - outside])
+            estimates[name] = Estimate(float(values[0]), float(low), float(high))
+    return estimates
+
+
+def difference(first: float, second: float, first_draws: np.ndarray, second_draws: np.ndarray) -> Difference:
+    """Paired bootstrap: both were weighted with the same resamples of the same rows.
+
+    p = 2 min(#{d <= 0}, #{d >= 0}) / n over the n resampled differences d, counting the observed one among each.
+    """
+    drawn = second_draws - first_draws
+    outside = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(drawn, [outside, 1 - outside])
+    rarer = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
+    p_value = min(1.0, 2 * (rarer + 1) / (len(drawn) + 1))
+    return Difference(second - first, float(low), float(high), p_value)
+
+
+def sign_test(n_won: int, n_lost: int) -> float:
+    """Two-sided p-value that of the rows that differ as many are won as lost (exact binomial; ties are left out)."""
+    return min(1.0, 2 * float(bdtr(min(n_won, n_lost), n_won + n_lost, 0.5)))
+
+
+def _poisson_table() -> np.ndarray:
+    """Poisson(1) by 16 random bits: place u holds how many steps of the distribution function are up to u / 2^16."""
+    steps = accumulate(math.exp(-1) / math.factorial(n) for n in range(12))
+    return np.searchsorted(np.round(np.fromiter(steps, float) * 2**16), np.arange(2**16), side="right").astype(float)
+
+
+_POISSON = _poisson_table()

@@ -1,9 +1,11 @@
 """Data sets and predictions on disk, to and from CSR; every write is atomic."""
 
+from xmlpreck.formats.companions import drop_filtered, find_filter, read_filter, read_inverse_propensities
 from xmlpreck.formats.dataset import Dataset, Documents, FormatError, Sizes, TopK, build_csr
 from xmlpreck.formats.files import atomic_path
 from xmlpreck.formats.npz import read_npz_pair, write_npz_pair
-from xmlpreck.formats.predictions import prediction_kind, read_predictions, write_prediction_blocks, write_predictions
+from xmlpreck.formats.prediction_output import prediction_kind, write_prediction_blocks, write_predictions
+from xmlpreck.formats.predictions import Predictions, open_predictions, read_predictions
 from xmlpreck.formats.recognition import DOCUMENT_FORMATS, FORMATS, NUMERIC_FORMATS, recognise
 from xmlpreck.formats.repository import read_repository_text, write_repository_text
 from xmlpreck.formats.splits import (
@@ -23,15 +25,21 @@ __all__ = [
     "Dataset",
     "Documents",
     "FormatError",
+    "Predictions",
     "Sizes",
     "TopK",
     "atomic_path",
     "build_csr",
     "document_chunks",
+    "drop_filtered",
+    "find_filter",
     "has_split",
+    "open_predictions",
     "prediction_kind",
     "read_chunks",
     "read_documents",
+    "read_filter",
+    "read_inverse_propensities",
     "read_npz_pair",
     "read_predictions",
     "read_repository_text",

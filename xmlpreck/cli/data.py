@@ -1,0 +1,83 @@
+"""xmlpreck data list | info | fetch | convert | validate"""
+
+import argparse
+from typing import Any
+
+from xmlpreck import __version__
+from xmlpreck.cli.options import CheckFailed, add_verb, show, whole_number
+
+
+def add_data_commands(commands: Any) -> None:
+    data = commands.add_parser("data", help="list, fetch, convert and check data sets", description="Data sets.")
+    verbs = data.add_subparsers(title="commands", dest="verb", required=True, metavar="COMMAND")
+
+    add_verb(verbs, "list", list_command, "the data sets of the catalogue")
+    info = add_verb(verbs, "info", info_command, "all that is known of a data set")
+    fetch = add_verb(verbs, "fetch", fetch_command, "download a data set, check it and unpack it")
+    for verb in (info, fetch):
+        verb.add_argument("name", help="a catalogue name")
+        verb.add_argument("--data-dir", metavar="DIR", help="where catalogue data is, or goes")
+    convert = add_verb(verbs, "convert", convert_command, "write the splits of a data set as shards")
+    convert.add_argument("data", metavar="IN", help="a file, a folder or a catalogue name")
+    convert.add_argument("out", metavar="OUT", help="folder to write: OUT/train and OUT/test, or OUT for one file")
+    convert.add_argument("--format", default="parquet", help="parquet or hdf5 (default: parquet)")
+    convert.add_argument("--from", dest="source_format", metavar="FORMAT", help="force the format of IN")
+    convert.add_argument("--rows-per-shard", default="65536", metavar="INT", help="rows a file (default: 65536)")
+    convert.add_argument("--shuffle", action="store_true", help="put the training rows in random order")
+    convert.add_argument("--seed", default="0", metavar="INT", help="of --shuffle (default: 0)")
+    convert.add_argument("--data-dir", metavar="DIR", help="where catalogue data is")
+    check = add_verb(verbs, "validate", validate_command, "look through a file for anything that is wrong or odd")
+    check.add_argument("data", metavar="PATH", help="a file or folder")
+    check.add_argument("--split", default="train", help="train or test, of a folder (default: train)")
+    check.add_argument("--format", help="force a file format instead of recognising it")
+    check.add_argument("--fix", metavar="OUT", help="write a clean copy, as repository text")
+    check.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")
+
+
+def list_command(args: argparse.Namespace) -> None:
+    from xmlpreck import catalog
+
+    for card in catalog.list_cards():
+        labels = "?" if card.n_labels is None else f"{card.n_labels:,}"
+        rows = "?" if card.n_train is None else f"{card.n_train:,}"
+        print(f"{card.name:28} {labels:>9} labels {rows:>10} rows  {card.title}")
+
+
+def info_command(args: argparse.Namespace) -> None:
+    from xmlpreck import catalog
+
+    print(catalog.card_text(catalog.need_card(args.name), args.data_dir))
+
+
+def fetch_command(args: argparse.Namespace) -> None:
+    from xmlpreck import catalog
+
+    print(catalog.fetch_data(args.name, args.data_dir))
+
+
+def convert_command(args: argparse.Namespace) -> None:
+    rows_per_shard = whole_number("--rows-per-shard", args.rows_per_shard, least=1)
+    seed = whole_number("--seed", args.seed, least=0)
+    from xmlpreck import catalog, shards
+
+    provenance = {"source": catalog.describe(args.data), "xmlpreck": __version__}
+    for split, folder in catalog.splits_of(args.data, args.out, args.data_dir):
+        chunks = catalog.read_chunks(args.data, split, args.data_dir, args.source_format)
+        shuffle_seed = seed if args.shuffle and split == "train" else None
+        made = shards.write_shards(
+            folder, chunks, args.format, rows_per_shard, provenance | {"split": split}, shuffle_seed
+        )
+        n_bytes = sum(shard.n_bytes for shard in made.shards)
+        print(f"{folder}: {made.n_rows:,} rows in {len(made.shards)} {made.kind} shards, {n_bytes / 2**20:.1f} MB")
+
+
+def validate_command(args: argparse.Namespace) -> None:
+    from xmlpreck import validate
+
+    if args.fix:
+        report = validate.fix(args.data, args.split, args.fix, args.format)
+    else:
+        report = validate.validate(args.data, args.split, args.format)
+    show(args, report.to_dict(), report.to_text())
+    if not report.is_clean and not args.fix:
+        raise CheckFailed

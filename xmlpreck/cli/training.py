@@ -1,0 +1,219 @@
+"""xmlpreck train | predict"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from xmlpreck import config
+from xmlpreck.cli.options import add_command, columns_of, note, open_rows, show, whole_number
+
+if TYPE_CHECKING:
+    from xmlpreck.model import LinearScorer
+    from xmlpreck.shards import RowSource
+    from xmlpreck.text import TextVectorizer
+    from xmlpreck.train import PassFacts
+
+# Settings of training that have a flag of their own; the others are reached by --set.
+NAMED_SETTINGS = ("algo", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
+
+
+def add_training_commands(commands: Any) -> None:
+    train = add_command(commands, "train", train_command, "train a model and, where there are test rows, score it")
+    train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
+    train.add_argument(
+        "--config", metavar="FILE", help="TOML file or name of one in configs/ (default: the data's own)"
+    )
+    for name in NAMED_SETTINGS:
+        default, text = config.describe(config.TrainConfig)[name]
+        train.add_argument(f"--{name}", metavar=type(default).__name__.upper(), help=f"{text} (default: {default})")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting, e.g. rows.bias=0.1"
+    )
+    train.add_argument(
+        "--sweep",
+        metavar="SETTING=V,V,...",
+        help="a model for each value, e.g. k=1,3,5,10, and a table of their scores",
+    )
+
+    predict = add_command(commands, "predict", predict_command, "write the best labels of every row to a file")
+    predict.add_argument("--model", required=True, metavar="DIR", help="a model directory")
+    predict.add_argument("--out", required=True, metavar="FILE", help="file to write: .npz, .parquet or .txt")
+    predict.add_argument("--topk", default="5", metavar="INT", help="labels a row (default: 5)")
+    predict.add_argument("--threads", default="0", metavar="INT", help="threads; 0 = one for each core (default: 0)")
+    predict.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
+
+
+def train_command(args: argparse.Namespace) -> None:
+    if args.sweep:
+        sweep_command(args)
+        return
+    settings, source = read_settings(args)
+    from xmlpreck import catalog, model
+
+    folder = Path(args.out or Path("runs") / catalog.describe(args.data))
+    model.check_target(folder)
+    progress = sys.stderr if args.json else sys.stdout
+    data, vectorizer = open_training(args, settings)
+    print(f"{describe_data(args, data)}; settings: {source}", file=progress)
+    scorer, result = train_one(args, settings, data, vectorizer, folder, progress)
+    if has_test(args):
+        test = open_rows(args, "test", scorer)
+        result["test"] = score(scorer, test, settings)
+        print(f"test, {test.n_rows:,} rows: {format_scores(result['test'])}", file=progress)
+    else:
+        note("no test rows: nothing to score")
+    if args.json:
+        print(json.dumps(result))
+
+
+def sweep_command(args: argparse.Namespace) -> None:
+    """One model for each value of a setting; P@k of each on the test rows, else on the held-out rows."""
+    name, _, values = args.sweep.partition("=")
+    words = [word.strip() for word in values.split(",")]
+    if not name or not all(words) or len(set(words)) < len(words):
+        raise config.ConfigError(f"--sweep must be SETTING=VALUE,VALUE,... with each value once, not {args.sweep!r}")
+    setting = name if "." in name else f"train.{name}"
+    if setting.startswith("text."):
+        raise config.ConfigError(f"--sweep {name}: the text is read once for all runs: train them one by one")
+    runs = {word: read_settings(args, [f"{setting}={word}"])[0] for word in words}
+    if not has_test(args) and not all(run.train.heldout for run in runs.values()):
+        raise config.InputError(f"{args.data}: has no test rows: hold some out for the comparison, e.g. --heldout 0.1")
+    from xmlpreck import catalog, metrics, model, tables
+
+    out = Path(args.out or Path("runs") / f"{catalog.describe(args.data)}-sweep")
+    folders = {word: out / f"{name}={word}" for word in words}
+    for folder in folders.values():
+        model.check_target(folder)
+    # Where k is swept, every trained k is also a k to score.
+    ks = sorted({*metrics.REPORTED_KS, *(run.train.k for run in runs.values() if setting == "train.k")})
+    progress = sys.stderr if args.json else sys.stdout
+    data, vectorizer = open_training(args, next(iter(runs.values())))
+    print(describe_data(args, data), file=progress)
+    results, scores = {}, {}
+    for word, settings in runs.items():
+        scorer, results[word] = train_one(args, settings, data, vectorizer, folders[word], progress)
+        rows = open_rows(args, "test", scorer) if has_test(args) else heldout_rows(data, settings)
+        scores[word] = results[word]["scores"] = score(scorer, rows, settings, ks)
+    where = "test" if has_test(args) else "held-out"
+    show(args, {"sweep": setting, "rows": where, "runs": results}, f"{where} rows\n{tables.sweep_text(name, scores)}")
+
+
+def open_training(args: argparse.Namespace, settings: config.RunConfig) -> "tuple[RowSource, TextVectorizer | None]":
+    """The training rows; raw text is made into numbers by a vectorizer that learns from it."""
+    from xmlpreck import catalog, corpus, shards, train
+
+    shards.give_memory_back()
+    documents = corpus.find_corpus(args.data, "train", columns_of(args))
+    vectorizer = None
+    if documents is None:
+        data = catalog.load(args.data, "train", args.data_dir, args.format)
+    else:
+        note("reading text")
+        vectorizer, label_names = corpus.learn(documents, settings.text)
+        data = corpus.vectorize(documents, vectorizer, label_names)
+    note("loading kernels (compiled once, in about 20 s)")
+    train.load_kernels()
+    return data, vectorizer
+
+
+def train_one(
+    args: argparse.Namespace,
+    settings: config.RunConfig,
+    data: "RowSource",
+    vectorizer: "TextVectorizer | None",
+    folder: Path,
+    progress: TextIO,
+) -> "tuple[LinearScorer, dict[str, Any]]":
+    """Train, tell every pass, save."""
+    from xmlpreck import catalog, train
+
+    print(f"{describe_settings(settings)}", file=progress, flush=True)
+    scorer = train.fit(data, settings, lambda facts: print(pass_line(facts), file=progress, flush=True), progress=True)
+    scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
+    # What `report` needs to find the rows again.
+    place = str(Path(args.data).resolve()) if Path(args.data).exists() else args.data
+    columns = {"text_column": args.text_column, "labels_column": args.labels_column, "format": args.format}
+    scorer.info["data"] |= {"name": catalog.describe(args.data), "place": place, **columns}
+    n_bytes = scorer.save(folder)
+    print(f"{folder}: {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB", file=progress)
+    history = scorer.info["history"]
+    return scorer, {"model": str(folder), "bytes": n_bytes, "n_weights": scorer.n_weights, "history": history}
+
+
+def score(
+    scorer: "LinearScorer", rows: "RowSource", settings: config.RunConfig, ks: list[int] | None = None
+) -> dict[str, float]:
+    from xmlpreck import metrics, train
+
+    return train.score(scorer, rows, settings.train, progress=True, ks=ks or metrics.REPORTED_KS)
+
+
+def heldout_rows(data: "RowSource", settings: config.RunConfig) -> "RowSource":
+    from xmlpreck import train
+
+    return train.split_heldout(data, settings.train)[1]
+
+
+def predict_command(args: argparse.Namespace) -> None:
+    topk = whole_number("--topk", args.topk, least=1)
+    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
+    from xmlpreck import formats, shards
+    from xmlpreck.model import LinearScorer
+
+    shards.give_memory_back()
+    formats.prediction_kind(args.out)  # before any work
+    scorer = LinearScorer.load(args.model)
+    rows = open_rows(args, args.split, scorer)
+    blocks = (top for _, top in scorer.predict_blocks(rows, topk, n_threads, progress=True))
+    formats.write_prediction_blocks(args.out, blocks, rows.n_rows, scorer.n_labels, scorer.label_names)
+    result = {"out": args.out, "n_rows": rows.n_rows, "topk": min(topk, scorer.n_labels)}
+    show(args, result, f"{args.out}: {result['topk']} labels for each of {result['n_rows']:,} rows")
+
+
+def has_test(args: argparse.Namespace) -> bool:
+    """A file is its own train split; a folder or name may have a test split beside it."""
+    from xmlpreck import catalog, corpus
+
+    if Path(args.data).is_file():
+        return False
+    if args.text_column is not None:
+        return corpus.find_corpus(args.data, "test", columns_of(args)) is not None
+    return catalog.has_split(args.data, "test", args.data_dir)
+
+
+def read_settings(args: argparse.Namespace, overrides: list[str] | None = None) -> tuple[config.RunConfig, str]:
+    """The run's settings and where they come from."""
+    from xmlpreck.catalog import find_config
+
+    path = find_config(args.config, args.data)
+    flags = [f"train.{name}={getattr(args, name)}" for name in NAMED_SETTINGS if getattr(args, name) is not None]
+    return config.load(path, [*args.set, *flags, *(overrides or [])]), str(path.name if path else "defaults")
+
+
+def describe_data(args: argparse.Namespace, data: "RowSource") -> str:
+    from xmlpreck import catalog
+
+    name = catalog.describe(args.data)
+    called = f"{name} (synthetic)" if name == "demo" else name
+    return f"{called}: {data.n_rows:,} rows, {data.n_features:,} features, {data.n_labels:,} labels"
+
+
+def describe_settings(settings: config.RunConfig) -> str:
+    train = settings.train
+    step = f", eta {train.eta:g} {train.decay}" if train.algo.startswith("sgd") else ""
+    return f"{train.algo}, k {train.k}{step}, tau {train.tau:g}, {train.epochs} passes, {train.n_threads} threads"
+
+
+def pass_line(facts: "PassFacts") -> str:
+    heldout = f"  held out {format_scores(facts.heldout)}" if facts.heldout else ""
+    return (
+        f"pass {facts.number}: surrogate {facts.surrogate:.4f}  mistakes {facts.mistakes:.4f}  gap {facts.gap:.4f}  "
+        f"updated {facts.updated:,}{heldout}  {facts.rows_per_second:,.0f} rows/s"
+    )
+
+
+def format_scores(scores: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
