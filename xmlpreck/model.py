@@ -20,12 +20,13 @@ from xmlpreck.formats import Dataset, TopK
 from xmlpreck.formats.files import holds_other_files
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team, sparse_weights
-from xmlpreck.kernels.patterns import fill_dense, unit_rows
+from xmlpreck.kernels.patterns import fill_dense, gather_rows, unit_rows
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
+ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
 
 # Rows that are read and predicted at a time.
 BLOCK_ROWS = 1 << 15
@@ -94,23 +95,18 @@ def lay_out(sparse: Weights) -> Weights:
     return weights._replace(offsets=offsets, labels=sparse.labels[in_sparse], values=sparse.values[in_sparse])
 
 
-def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None) -> Weights:
-    """Every feature as a sparse row; a dense row gives the weights under the mask, or those that are not 0."""
-    n_labels = weights.dense_rows.shape[1]
-    if dense_mask is None:
-        places, dense_labels = np.nonzero(weights.dense_rows)
-    else:
-        places, dense_labels = np.nonzero(np.unpackbits(dense_mask, axis=1, count=n_labels, bitorder="little"))
-    is_dense = weights.dense_of >= 0
-    lengths = np.diff(weights.offsets)
-    from_sparse = np.repeat(~is_dense, lengths)
-    lengths[is_dense] = np.bincount(places, minlength=len(weights.dense_rows))  # dense rows stand by rising feature
-    in_dense = np.repeat(is_dense, lengths)
-    labels = np.empty(len(in_dense), np.int32)
-    values = np.empty(len(in_dense), weights.values.dtype)
-    labels[in_dense], labels[~in_dense] = dense_labels, weights.labels[from_sparse]
-    values[in_dense], values[~in_dense] = weights.dense_rows[places, dense_labels], weights.values[from_sparse]
-    return sparse_weights(np.concatenate([[0], np.cumsum(lengths)]), labels, values, n_labels)
+def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None, least: float = 0.0) -> Weights:
+    """Every feature as a sparse row: of what it stores (a dense row: under the mask, or what is not 0), or of the
+    weights whose size is `least` or more."""
+    mask = np.zeros((0, 0), np.uint8) if dense_mask is None else dense_mask
+    offsets = np.zeros(len(weights.dense_of) + 1, np.int64)
+    labels, values = np.zeros(0, np.int32), np.zeros(0, weights.values.dtype)
+    gather_rows(weights, mask, least, offsets, labels, values)
+    np.cumsum(offsets, out=offsets)
+    labels, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], weights.values.dtype)
+    if len(labels):
+        gather_rows(weights, mask, least, offsets, labels, values)
+    return sparse_weights(offsets, labels, values, int(weights.dense_rows.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ class LinearScorer:
     @property
     def n_weights(self) -> int:
         """Weights that are not 0."""
-        return len(drop_small(all_sparse(self.weights), 0).values)
+        return len(all_sparse(self.weights, least=ANY_SIZE).values)
 
     def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1) -> TopK:
         """The k best labels of every row: higher score first, then the lower label."""
@@ -178,7 +174,7 @@ class LinearScorer:
 
     def prune(self, threshold: float) -> "LinearScorer":
         """A model without the weights smaller than `threshold` in size, laid out anew."""
-        weights = lay_out(drop_small(all_sparse(self.weights), threshold))
+        weights = lay_out(all_sparse(self.weights, least=max(threshold, ANY_SIZE)))
         return replace(self, weights=weights, info=self.info | {"pruned_at": threshold})
 
     def save(self, folder: str | Path) -> int:
@@ -208,7 +204,7 @@ class LinearScorer:
         return size
 
     def _write_files(self, folder: Path) -> None:
-        sparse = drop_small(all_sparse(self.weights), 0)
+        sparse = all_sparse(self.weights, least=ANY_SIZE)
         arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, sparse.values), strict=True))
         for name, array in arrays.items():
             with open(folder / f"{name}.npy", "wb") as file:
@@ -269,14 +265,6 @@ class LinearScorer:
             raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
         feature_names = vectorizer.feature_names if vectorizer else names[1]
         return cls(weights, rows, names[0], feature_names, about, vectorizer)
-
-
-def drop_small(sparse: Weights, threshold: float) -> Weights:
-    """Sparse rows without zeros and without weights smaller than `threshold` in size."""
-    size = np.abs(sparse.values)
-    kept = (size >= threshold) & (size > 0)
-    offsets = np.concatenate([[0], np.cumsum(kept)])[sparse.offsets]
-    return sparse._replace(offsets=offsets, labels=sparse.labels[kept], values=sparse.values[kept])
 
 
 def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> Weights:

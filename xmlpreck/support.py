@@ -1,44 +1,95 @@
 """Which label may use which feature: the pattern of X^T Y. Known before training, so that weights never grow in it."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.kernels.arrays import Rows, Weights, no_weights, run_team, sparse_weights
-from xmlpreck.kernels.patterns import merge_rows, support_of
+from xmlpreck.kernels.patterns import mark_strongest, merge_rows, support_of
+
+NO_STRENGTHS = np.zeros(0, np.float32)
+
+
+class Cut(NamedTuple):
+    """What a limit on the number of weights has taken from the support."""
+
+    most_features: int  # that a label may use
+    n_labels: int  # that have lost some
 
 
 def find_support(blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, dtype: Any) -> Weights:
     """Zero weights wherever a label may use a feature, gathered from rows that come block by block."""
     support = no_weights(n_features, n_labels, dtype)
     for rows in blocks:
-        found = support_of_block(rows, n_features, n_labels, n_threads)
+        found, _ = support_of_block(rows, n_features, n_labels, n_threads)
         support = union_of(support, found, with_places=False)[0] if len(support.labels) else found
     return support._replace(values=np.zeros(len(support.labels), dtype))
 
 
-def support_of_block(rows: Rows, n_features: int, n_labels: int, n_threads: int) -> Weights:
-    """The pattern of X^T Y of rows in memory, without values."""
+def find_strongest(
+    blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, dtype: Any, most_weights: int
+) -> tuple[Weights, Cut | None]:
+    """The same, of at most about `most_weights` weights: for each label its strongest features.
+
+    A feature is as strong for a label as the sum of its sizes in the label's rows. All labels have the same limit. With
+    many blocks the support is cut as it grows, so a feature that gathers its strength late may be lost.
+    """
+    support, strengths, cut = no_weights(n_features, n_labels, dtype), NO_STRENGTHS, None
+    for rows in blocks:
+        found, found_strengths = support_of_block(rows, n_features, n_labels, n_threads, weighing=True)
+        both, places = union_of(support, found)
+        summed = np.zeros(len(both.labels), np.float32)
+        summed[places] += strengths
+        summed[union_of(found, support)[1]] += found_strengths
+        support, strengths, now = keep_strongest(both, summed, most_weights)
+        cut = now or cut
+    return support._replace(values=np.zeros(len(support.labels), dtype)), cut
+
+
+def keep_strongest(
+    support: Weights, strengths: np.ndarray, most_weights: int
+) -> tuple[Weights, np.ndarray, Cut | None]:
+    """At most `most_weights` entries (but one for each label), by one limit on the features of a label."""
+    n_labels = support.dense_rows.shape[1]
+    n_features_of = np.bincount(support.labels, minlength=n_labels)
+    if len(support.labels) <= most_weights:
+        return support, strengths, None
+    # With a limit of c features the weights are sum(min(n_features_of, c)), which rises with c.
+    low, high = 1, int(n_features_of.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if np.minimum(n_features_of, middle).sum() <= most_weights else (low, middle - 1)
+    kept = np.zeros(len(support.labels), bool)
+    mark_strongest(support.offsets, support.labels, strengths, n_labels, low, kept)
+    offsets = np.concatenate([[0], np.cumsum(kept)])[support.offsets]
+    cut = Cut(low, int(np.count_nonzero(n_features_of > low)))
+    return support._replace(offsets=offsets, labels=support.labels[kept]), strengths[kept], cut
+
+
+def support_of_block(
+    rows: Rows, n_features: int, n_labels: int, n_threads: int, weighing: bool = False
+) -> tuple[Weights, np.ndarray]:
+    """The pattern of X^T Y of rows in memory, without values, and the strength of each entry if that is asked for."""
     n_rows = len(rows.offsets) - 1
-    by_feature = csr_array(
-        (np.ones(len(rows.features), np.int8), rows.features, rows.offsets), shape=(n_rows, n_features)
-    ).tocsc()
+    by_feature = csr_array((rows.values, rows.features, rows.offsets), shape=(n_rows, n_features)).tocsc()
     feature_offsets = by_feature.indptr.astype(np.int64)
     feature_rows = by_feature.indices.astype(np.int32)
     offsets = np.zeros(n_features + 1, np.int64)
-    labels = np.zeros(0, np.int32)
+    labels, strengths = np.zeros(0, np.int32), NO_STRENGTHS
 
     def scan(me: int) -> None:
         seen = np.full(n_labels, -1, np.int32)
-        support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels)
+        columns = (feature_offsets, feature_rows, by_feature.data)
+        support_of(me, n_threads, *columns, rows, seen, offsets, labels, strengths)
 
     run_team(n_threads, scan)
     np.cumsum(offsets, out=offsets)
     labels = np.zeros(offsets[-1], np.int32)
+    strengths = np.zeros(offsets[-1], np.float32) if weighing else NO_STRENGTHS
     run_team(n_threads, scan)
-    return sparse_weights(offsets, labels, np.zeros(0, np.float32), n_labels)
+    return sparse_weights(offsets, labels, np.zeros(0, np.float32), n_labels), strengths
 
 
 def union_of(first: Weights, second: Weights, with_places: bool = True) -> tuple[Weights, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -71,13 +71,17 @@ class PassFacts:
 
 
 @dataclass
-class Tally:
-    """Sums over the rows of a pass."""
+class Cursor:
+    """How far a pass has come, and sums over its rows so far: with the learner's arrays, all that training knows."""
 
+    number: int = 0  # of the pass
+    n_blocks: int = 0  # done
+    n_rows: int = 0  # done of the block after these
     surrogate: float = 0.0
     mistakes: int = 0
     updated: int = 0
     labelled: int = 0
+    seconds: float = 0.0
 
 
 class PreparedRows:
@@ -89,6 +93,9 @@ class PreparedRows:
         self.n_features = source.n_features + (config.bias > 0)
         self.n_blocks = -(-source.n_rows // block_rows)
         self.only_block: Rows | None = None  # kept where all rows fit into one block
+
+    def block_length(self, block: int) -> int:
+        return min(self.block_rows, self.n_rows - int(block) * self.block_rows)
 
     def blocks(
         self, order: Iterable[int], look: Callable[[Dataset], None] = lambda _: None
@@ -113,6 +120,8 @@ class Trainer:
         """Begin with sparse rows (`no_weights` for a new model) that have seen `n_passes` passes."""
         self.config = config
         self.n_passes = n_passes
+        self.cursor = Cursor(n_passes)
+        self.since = 0.0  # when the pass went on last
         self.n_labels = int(start.dense_rows.shape[1])
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
         self.learner = new_learner(start)
@@ -135,41 +144,58 @@ class Trainer:
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
 
-    def run_pass(self, rows: PreparedRows, progress: bool = False) -> PassFacts:
-        """Train once on all rows; the order of blocks and of rows within each is drawn by default_rng([seed, pass])."""
-        self.n_passes += 1
-        started = time.perf_counter()
-        rng = np.random.default_rng([self.config.seed, self.n_passes])
+    def run_pass(
+        self, rows: PreparedRows, progress: bool = False, pause: Callable[[], None] = lambda: None
+    ) -> PassFacts:
+        """Train once on all rows, or go on with a pass that was begun.
+
+        The order of blocks and of rows within each is drawn by default_rng([seed, pass]). `pause` is called between
+        calls of the kernels, when `state` is whole.
+        """
+        if self.cursor.number == self.n_passes:
+            self.cursor = Cursor(self.n_passes + 1)
+        cursor = self.cursor
+        rng = np.random.default_rng([self.config.seed, cursor.number])
+        blocks = rng.permutation(rows.n_blocks)
+        for block in blocks[: cursor.n_blocks]:  # the orders that were drawn before
+            rng.permutation(rows.block_length(block))
         settings = self._pass_settings()
-        tally = Tally()
-        with progress_bar(rows.n_rows, f"pass {self.n_passes}", progress) as bar:
-            for start, block in rows.blocks(rng.permutation(rows.n_blocks)):
+        self.since = time.perf_counter()
+        with progress_bar(rows.n_rows, f"pass {cursor.number}", progress) as bar:
+            bar.update(sum(map(rows.block_length, blocks[: cursor.n_blocks])) + cursor.n_rows)
+            for start, block in rows.blocks(blocks[cursor.n_blocks :]):
                 order = rng.permutation(len(block.offsets) - 1)
                 # A row's noise depends on its place among all rows, not on the block that it came in.
                 here = settings._replace(noise_key=settings.noise_key + np.uint64(start))
-                self._train_block(block, order, here, tally, bar.update)
-        self._check_finite()
-        seconds = time.perf_counter() - started
-        n_labelled = max(tally.labelled, 1)
+                self._train_block(block, order, here, bar.update, pause)
+                cursor.n_blocks, cursor.n_rows = cursor.n_blocks + 1, 0
+        self.check_finite()
+        self.n_passes = cursor.number
+        n_labelled = max(cursor.labelled, 1)
         return PassFacts(
-            self.n_passes,
-            tally.surrogate / n_labelled,
-            tally.mistakes / n_labelled,
-            tally.updated,
+            cursor.number,
+            cursor.surrogate / n_labelled,
+            cursor.mistakes / n_labelled,
+            cursor.updated,
             rows.n_rows,
-            seconds,
+            cursor.seconds,
         )
 
     def _train_block(
-        self, rows: Rows, order: np.ndarray, settings: Settings, tally: Tally, done: Callable[[int], Any]
+        self,
+        rows: Rows,
+        order: np.ndarray,
+        settings: Settings,
+        done: Callable[[int], Any],
+        pause: Callable[[], None],
     ) -> None:
-        n_threads, batch_rows = self.config.n_threads, self.config.batch_rows
+        n_threads, batch_rows, cursor = self.config.n_threads, self.config.batch_rows, self.cursor
         n_labels_of = np.diff(rows.label_offsets)
         most_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
         works = [new_work(self.n_labels, settings.k, most_labels, dtype) for _ in range(n_threads)]
         rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
-        for start in range(0, len(order), rows_a_call):
+        for start in range(cursor.n_rows, len(order), rows_a_call):
             part = order[start : start + rows_a_call]
             batch = new_batch(len(part), batch_rows, settings.k + most_labels, dtype)
 
@@ -177,11 +203,38 @@ class Trainer:
                 linear.train_rows(me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch)
 
             run_team(n_threads, work)
-            tally.surrogate += float(batch.surrogates.sum())
-            tally.mistakes += int(batch.mistakes.sum())
-            tally.updated += int(batch.updated.sum())
+            cursor.surrogate += float(batch.surrogates.sum())
+            cursor.mistakes += int(batch.mistakes.sum())
+            cursor.updated += int(batch.updated.sum())
+            cursor.labelled += int(np.count_nonzero(n_labels_of[part]))
+            cursor.n_rows = start + len(part)
+            cursor.seconds += time.perf_counter() - self.since
             done(len(part))
-        tally.labelled += int(np.count_nonzero(n_labels_of))
+            pause()
+            self.since = time.perf_counter()  # what a pause takes is not the pass's
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Where training is and the arrays that it has changed; `restore` goes on from there with the same bits."""
+        learner = self.learner
+        arrays = {
+            "dense_rows": learner.weights.dense_rows,
+            "values": learner.weights.values,
+            "dense_sums": learner.dense_sums,
+            "sums": learner.sums,
+            "clock": learner.clock,
+            "norms": learner.norms,
+        }
+        return asdict(self.cursor) | {"n_passes": self.n_passes}, arrays
+
+    def restore(self, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Take over a `state` of the same rows and settings, after `grow`."""
+        mine = self.state()[1]
+        for name, array in arrays.items():
+            if name not in mine or (array.shape, array.dtype) != (mine[name].shape, mine[name].dtype):
+                raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
+            mine[name][...] = array
+        self.n_passes = facts["n_passes"]
+        self.cursor = Cursor(**{name: value for name, value in facts.items() if name != "n_passes"})
 
     def _pass_settings(self) -> Settings:
         config = self.config
@@ -193,8 +246,8 @@ class Trainer:
             decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
             radius=config.radius,
             perturbed=config.tau > 0,
-            averaging=0 < config.average_from <= self.n_passes,
-            noise_key=np.random.default_rng([config.seed, self.n_passes, 1]).integers(2**63, dtype=np.uint64),
+            averaging=0 < config.average_from <= self.cursor.number,
+            noise_key=np.random.default_rng([config.seed, self.cursor.number, 1]).integers(2**63, dtype=np.uint64),
         )
 
     def weights(self) -> Weights:
@@ -209,14 +262,14 @@ class Trainer:
             values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
         )
 
-    def _check_finite(self) -> None:
+    def check_finite(self) -> None:
         weights = self.learner.weights
         with np.errstate(invalid="ignore"):  # inf - inf is what is looked for
             total = weights.dense_rows.sum(dtype=np.float64) + weights.values.sum(dtype=np.float64)
         if not np.isfinite(total):
             raise TrainingError(
-                f"weights are no longer finite in pass {self.n_passes}: eta {self.config.eta:g} is too large for these "
-                "rows; try a tenth of it, or rows.unit_norm = true"
+                f"weights are no longer finite in pass {self.cursor.number}: eta {self.config.eta:g} is too large for "
+                "these rows; try a tenth of it, or rows.unit_norm = true"
             )
 
 
@@ -275,13 +328,18 @@ def fit(
     return scorer.prune(config.train.prune) if config.train.prune else scorer
 
 
-def score(scorer: LinearScorer, source: RowSource, config: TrainConfig, progress: bool = False) -> dict[str, float]:
-    """P@k on rows with known labels, for each reported k that the number of labels allows."""
-    ks = [k for k in metrics.REPORTED_KS if k <= scorer.n_labels]
-    counted = metrics.PrecisionAtK(ks)
-    for block, top in scorer.predict_blocks(source, max(ks), config.n_threads, progress):
-        counted.add(top, block.labels)
-    return counted.result()
+def score(
+    scorer: LinearScorer,
+    source: RowSource,
+    config: TrainConfig,
+    progress: bool = False,
+    ks: Sequence[int] = metrics.REPORTED_KS,
+) -> dict[str, float]:
+    """P@k on rows with known labels, for each k that the number of labels allows."""
+    meter = metrics.Meter(source.n_labels, [k for k in ks if k <= scorer.n_labels], n_resamples=0)
+    for block, top in scorer.predict_blocks(source, max(meter.ks), config.n_threads, progress):
+        meter.add(top, block.labels)
+    return meter.precision()
 
 
 def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, RowSource]:

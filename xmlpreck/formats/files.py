@@ -1,5 +1,6 @@
 """Bytes in and out: plain or gzip, whole or in blocks of lines; every write is atomic."""
 
+import ctypes
 import gzip
 import os
 import secrets
@@ -36,6 +37,41 @@ def atomic_path(path: AnyPath) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # it is gone after a good end, and the first error is the one to tell
             temporary.unlink()
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder`; it takes its place, synced, only when the block ends well."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        ready = Path(scratch) / "ready"
+        ready.mkdir()
+        yield ready
+        for path in [*ready.iterdir(), ready]:
+            _sync(path)
+        if folder.exists() and not _exchange(ready, folder):
+            os.replace(folder, Path(scratch) / "old")
+        if ready.exists() and not folder.exists():
+            os.replace(ready, folder)
+        _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step, so that a kill leaves no moment without either; False where that is not to be had."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2  # Linux
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
 
 
 @contextmanager

@@ -5,13 +5,15 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets, labels):
+def support_of(me, n_threads, feature_offsets, feature_rows, feature_values, rows, seen, offsets, labels, strengths):
     """The pattern of X^T Y: labels that share a row with each feature, sorted. X is given by feature (CSC).
 
     First call, with empty `labels`: offsets[f + 1] = number of labels of feature f. Second call, with offsets summed
-    up: fills labels. `seen` holds n_labels times -1.
+    up: fills labels and, unless that is empty, strengths = the entries of |X|^T Y. `seen` holds n_labels times -1.
     """
     filling = len(labels) > 0
+    weighing = len(strengths) > 0
+    sums = np.zeros(len(seen) if weighing else 0)
     for f in range(me, len(offsets) - 1, n_threads):
         n = offsets[f] if filling else 0
         for p in range(feature_offsets[f], feature_offsets[f + 1]):
@@ -23,10 +25,45 @@ def support_of(me, n_threads, feature_offsets, feature_rows, rows, seen, offsets
                     if filling:
                         labels[n] = label
                     n += 1
+                if weighing:
+                    sums[label] += abs(feature_values[p])
         if filling:
             labels[offsets[f] : n].sort()
+            if weighing:
+                for p in range(offsets[f], n):
+                    strengths[p] = sums[labels[p]]
+                    sums[labels[p]] = 0.0
         else:
             offsets[f + 1] = n
+
+
+@njit(cache=True, nogil=True)
+def mark_strongest(offsets, labels, strengths, n_labels, most, kept):
+    """kept = is the entry among the `most` strongest of its label? Of equal ones the lower feature."""
+    counts = np.zeros(n_labels + 1, np.int64)
+    for p in range(len(labels)):
+        counts[labels[p] + 1] += 1
+    starts = np.cumsum(counts)
+    places = starts[:-1].copy()
+    by_label = np.empty(len(labels), strengths.dtype)
+    for p in range(len(labels)):
+        by_label[places[labels[p]]] = strengths[p]
+        places[labels[p]] += 1
+    least = np.zeros(n_labels, strengths.dtype)  # strength of the weakest that is kept
+    n_equal = np.zeros(n_labels, np.int64)  # of these, how many are kept
+    for label in range(n_labels):
+        mine = by_label[starts[label] : starts[label + 1]]
+        if len(mine) > most:
+            mine.sort()
+            least[label] = mine[len(mine) - most]
+            n_equal[label] = most - np.sum(mine > least[label])
+    for p in range(len(labels)):
+        label = labels[p]
+        if counts[label + 1] <= most or strengths[p] > least[label]:
+            kept[p] = True
+        elif strengths[p] == least[label] and n_equal[label] > 0:
+            kept[p] = True
+            n_equal[label] -= 1
 
 
 @njit(cache=True, nogil=True)
@@ -62,6 +99,38 @@ def fill_dense(offsets, labels, values, dense_of, dense_rows):
         if dense_of[f] >= 0:
             for p in range(offsets[f], offsets[f + 1]):
                 dense_rows[dense_of[f], labels[p]] = values[p]
+
+
+@njit(cache=True, nogil=True)
+def gather_rows(weights, dense_mask, least, offsets, labels, values):
+    """Every feature as a sparse row, of the entries whose size is `least` or more.
+
+    With least 0 a sparse row keeps its zeros, and a dense row those under the mask, if there is one.
+    First call, with empty `labels`: offsets[f + 1] = length of row f. Second call, with offsets summed up: fills labels
+    and values.
+    """
+    filling = len(labels) > 0
+    masked = len(dense_mask) > 0
+    for f in range(len(offsets) - 1):
+        n = offsets[f] if filling else 0
+        dense = weights.dense_of[f]
+        stop = weights.dense_rows.shape[1] if dense >= 0 else weights.offsets[f + 1]
+        for p in range(0 if dense >= 0 else weights.offsets[f], stop):
+            label = p if dense >= 0 else weights.labels[p]
+            value = weights.dense_rows[dense, p] if dense >= 0 else weights.values[p]
+            if least > 0:
+                kept = abs(value) >= least
+            elif dense >= 0 and masked:
+                kept = (dense_mask[dense, label >> 3] >> (label & 7)) & 1 == 1
+            else:
+                kept = dense < 0 or value != 0
+            if kept:
+                if filling:
+                    labels[n] = label
+                    values[n] = value
+                n += 1
+        if not filling:
+            offsets[f + 1] = n
 
 
 @njit(cache=True, nogil=True)

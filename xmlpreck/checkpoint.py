@@ -1,0 +1,110 @@
+"""The state of a run on disk: atomic, the last two kept, checked when read; one run at a time."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from xmlpreck.config import InputError
+from xmlpreck.formats.files import atomic_folder
+
+try:
+    import fcntl
+except ImportError:  # no such locks on Windows
+    fcntl = None  # type: ignore[assignment]
+
+KEPT = 2
+ABOUT = "checkpoint.json"
+
+
+class CheckpointError(InputError):
+    """A checkpoint that cannot be written, read or gone on from."""
+
+
+class Checkpoints:
+    """Checkpoints of one run, in the folder `<model directory>.partial`, which lives until the model is saved."""
+
+    def __init__(self, model_folder: Path) -> None:
+        self.folder = model_folder.with_name(f"{model_folder.name}.partial")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out. The lock ends with the process, however that ends."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            stream = open(self.folder / "lock", "a+")  # noqa: SIM115 (the lock lives as long as it)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: cannot be written: {error.strerror or error}") from None
+        with stream:
+            if fcntl is not None:
+                self._lock(stream)
+            try:
+                yield
+            finally:
+                if not self.numbers():
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _lock(self, stream: TextIO) -> None:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            owner = stream.read().strip() or "another"
+            message = f"{self.folder}: process {owner} is training here: wait for it, or choose another --out"
+            raise CheckpointError(message) from None
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+
+    def numbers(self) -> list[int]:
+        """Of the checkpoints that there are, the last one first."""
+        names = [path.name for path in self.folder.glob("checkpoint-*")]
+        return sorted((int(name[11:]) for name in names if re.fullmatch(r"checkpoint-\d{6}", name)), reverse=True)
+
+    def save(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
+        """Write the next checkpoint and remove all but the last two; returns its bytes."""
+        number = (self.numbers() or [0])[0] + 1
+        try:
+            with atomic_folder(self._path(number)) as folder:
+                for name, array in arrays.items():
+                    np.save(folder / f"{name}.npy", array, allow_pickle=False)
+                hashes = {name: _sha256(array) for name, array in arrays.items()}
+                (folder / ABOUT).write_text(json.dumps({**about, "sha256": hashes}), encoding="utf-8")
+                n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+        except OSError as error:
+            raise CheckpointError(f"{self._path(number)}: cannot be written: {error.strerror or error}") from None
+        for old in self.numbers()[KEPT:]:
+            shutil.rmtree(self._path(old), ignore_errors=True)
+        return n_bytes
+
+    def load(self) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """The facts and arrays of each checkpoint that is whole, the last one first."""
+        for number in self.numbers():
+            folder = self._path(number)
+            try:
+                about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+                hashes = about.pop("sha256")
+                arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in hashes}
+                if all(_sha256(array) == hashes[name] for name, array in arrays.items()):
+                    yield about, arrays
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+                continue  # damaged: the one before it may do
+
+    def clear(self) -> None:
+        """The run is done."""
+        for number in self.numbers():
+            shutil.rmtree(self._path(number), ignore_errors=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"checkpoint-{number:06d}"
+
+
+def _sha256(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
