@@ -1,5 +1,6 @@
 """Which label may use which feature: the pattern of X^T Y. Known before training, so that weights never grow in it."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,21 +16,41 @@ NO_STRENGTHS = np.zeros(0, np.float32)
 class Cut(NamedTuple):
     """What a limit on the number of weights has taken from the support."""
 
-    most_features: int  # that a label may use
+    most_weights: int  # the limit
+    most_features: int  # that a label may use, then
     n_labels: int  # that have lost some
 
 
-def find_support(blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, dtype: Any) -> Weights:
+class TooManyWeights(Exception):
+    """The support has outgrown its limit."""
+
+    def __init__(self, n_rows: int, n_weights: int) -> None:
+        super().__init__(f"{n_weights:,} weights after {n_rows:,} rows")
+        self.n_rows, self.n_weights = n_rows, n_weights
+
+
+def find_support(
+    blocks: Iterable[Rows],
+    n_features: int,
+    n_labels: int,
+    n_threads: int,
+    dtype: Any = np.float32,
+    most_weights: int = sys.maxsize,
+) -> Weights:
     """Zero weights wherever a label may use a feature, gathered from rows that come block by block."""
     support = no_weights(n_features, n_labels, dtype)
+    n_rows = 0
     for rows in blocks:
         found, _ = support_of_block(rows, n_features, n_labels, n_threads)
+        n_rows += len(rows.offsets) - 1
+        if len(support.labels) + len(found.labels) > most_weights:  # before the union is made
+            raise TooManyWeights(n_rows, max(len(support.labels), len(found.labels)))
         support = union_of(support, found, with_places=False)[0] if len(support.labels) else found
     return support._replace(values=np.zeros(len(support.labels), dtype))
 
 
 def find_strongest(
-    blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, dtype: Any, most_weights: int
+    blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, most_weights: int, dtype: Any = np.float32
 ) -> tuple[Weights, Cut | None]:
     """The same, of at most about `most_weights` weights: for each label its strongest features.
 
@@ -64,7 +85,7 @@ def keep_strongest(
     kept = np.zeros(len(support.labels), bool)
     mark_strongest(support.offsets, support.labels, strengths, n_labels, low, kept)
     offsets = np.concatenate([[0], np.cumsum(kept)])[support.offsets]
-    cut = Cut(low, int(np.count_nonzero(n_features_of > low)))
+    cut = Cut(most_weights, low, int(np.count_nonzero(n_features_of > low)))
     return support._replace(offsets=offsets, labels=support.labels[kept]), strengths[kept], cut
 
 

@@ -1,7 +1,7 @@
 """Words on the command line -> settings -> one call. Nothing computes here; heavy imports wait until they are needed.
 
 Results go to stdout, progress and notes to stderr. Exit 0: fine; 1: a check failed; 2: bad input, told in one line;
-130: interrupted.
+130: interrupted (143: terminated).
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from xmlpreck import __version__, config
 from xmlpreck.cli.data import add_data_commands
 from xmlpreck.cli.judging import add_judging_commands
-from xmlpreck.cli.options import CheckFailed, Parser, note
+from xmlpreck.cli.options import CheckFailed, Parser, Stopped, note
 from xmlpreck.cli.training import add_training_commands
 
 
@@ -38,6 +38,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has had enough, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Stopped as error:
+        return 128 + int(error.args[0])
     except KeyboardInterrupt:
         note("xmlpreck: interrupted")
         return 130

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xmlpreck import config
@@ -17,6 +19,10 @@ Run = Callable[[argparse.Namespace], None]
 
 class CheckFailed(Exception):
     """A check has found something, and has told it: exit 1."""
+
+
+class Stopped(Exception):
+    """A signal has asked to stop, and all is saved: exit 128 + its number."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,6 +55,13 @@ def whole_number(flag: str, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise config.ConfigError(f"{flag} must be a whole number, {least} or more, but is {text!r}")
     return int(text)
+
+
+def positive_number(flag: str, text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise config.ConfigError(f"{flag} must be a number above 0, but is {text!r}")
 
 
 def whole_numbers(flag: str, text: str, least: int) -> list[int]:

@@ -1,36 +1,57 @@
-"""xmlpreck train | predict"""
+"""xmlpreck plan | train | predict"""
 
 import argparse
 import dataclasses
 import json
+import shlex
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from xmlpreck import config
-from xmlpreck.cli.options import add_command, columns_of, note, open_rows, show, whole_number
+from xmlpreck.cli.options import Stopped, add_command, columns_of, note, open_rows, positive_number, show, whole_number
 
 if TYPE_CHECKING:
     from xmlpreck.model import LinearScorer
     from xmlpreck.shards import RowSource
     from xmlpreck.text import TextVectorizer
-    from xmlpreck.train import PassFacts
+    from xmlpreck.train import PassFacts, Plan, Safety
 
 # Settings of training that have a flag of their own; the others are reached by --set.
 NAMED_SETTINGS = ("algo", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
 
 
 def add_training_commands(commands: Any) -> None:
+    plan = add_command(commands, "plan", plan_command, "say what training will need: weights, memory, disk and time")
     train = add_command(commands, "train", train_command, "train a model and, where there are test rows, score it")
+    for command in (plan, train):
+        command.add_argument(
+            "--config", metavar="FILE", help="TOML file or name of one in configs/ (default: the data's own)"
+        )
+        for name in NAMED_SETTINGS:
+            default, text = config.describe(config.TrainConfig)[name]
+            kind = type(default).__name__.upper()
+            command.add_argument(f"--{name}", metavar=kind, help=f"{text} (default: {default})")
+        command.add_argument(
+            "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting, e.g. rows.bias=0.1"
+        )
+        command.add_argument(
+            "--memory", metavar="SIZE", help="memory that may be used, e.g. 4GB (default: 80%% of what is free)"
+        )
+        command.add_argument(
+            "--fit-memory",
+            action="store_true",
+            help="where the weights do not fit, keep each label's strongest features",
+        )
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
+    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     train.add_argument(
-        "--config", metavar="FILE", help="TOML file or name of one in configs/ (default: the data's own)"
-    )
-    for name in NAMED_SETTINGS:
-        default, text = config.describe(config.TrainConfig)[name]
-        train.add_argument(f"--{name}", metavar=type(default).__name__.upper(), help=f"{text} (default: {default})")
-    train.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting, e.g. rows.bias=0.1"
+        "--checkpoint-minutes",
+        metavar="N",
+        help="minutes between checkpoints within a pass (default: 10); there is one after every pass",
     )
     train.add_argument(
         "--sweep",
@@ -46,6 +67,17 @@ def add_training_commands(commands: Any) -> None:
     predict.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
 
 
+def plan_command(args: argparse.Namespace) -> None:
+    settings, source = read_settings(args)
+    from xmlpreck import train
+
+    safety = read_safety(args)
+    data, _ = open_training(args, settings)
+    print(f"{describe_data(args, data)}; settings: {source}", file=sys.stderr)
+    plan = train.plan(data, settings, safety)
+    show(args, plan.to_dict(), plan_text(plan))
+
+
 def train_command(args: argparse.Namespace) -> None:
     if args.sweep:
         sweep_command(args)
@@ -56,9 +88,10 @@ def train_command(args: argparse.Namespace) -> None:
     folder = Path(args.out or Path("runs") / catalog.describe(args.data))
     model.check_target(folder)
     progress = sys.stderr if args.json else sys.stdout
-    data, vectorizer = open_training(args, settings)
-    print(f"{describe_data(args, data)}; settings: {source}", file=progress)
-    scorer, result = train_one(args, settings, data, vectorizer, folder, progress)
+    with kept_safe(args, folder) as safety:
+        data, vectorizer = open_training(args, settings)
+        print(f"{describe_data(args, data)}; settings: {source}", file=progress)
+        scorer, result = train_one(args, settings, data, vectorizer, folder, progress, safety)
     if has_test(args):
         test = open_rows(args, "test", scorer)
         result["test"] = score(scorer, test, settings)
@@ -94,11 +127,61 @@ def sweep_command(args: argparse.Namespace) -> None:
     print(describe_data(args, data), file=progress)
     results, scores = {}, {}
     for word, settings in runs.items():
-        scorer, results[word] = train_one(args, settings, data, vectorizer, folders[word], progress)
+        with kept_safe(args, folders[word]) as safety:
+            scorer, results[word] = train_one(args, settings, data, vectorizer, folders[word], progress, safety)
         rows = open_rows(args, "test", scorer) if has_test(args) else heldout_rows(data, settings)
         scores[word] = results[word]["scores"] = score(scorer, rows, settings, ks)
     where = "test" if has_test(args) else "held-out"
     show(args, {"sweep": setting, "rows": where, "runs": results}, f"{where} rows\n{tables.sweep_text(name, scores)}")
+
+
+def read_safety(args: argparse.Namespace) -> "Safety":
+    from xmlpreck import train
+
+    return train.Safety(
+        memory=train.parse_bytes(args.memory) if args.memory else None, fit_memory=args.fit_memory, tell=note
+    )
+
+
+@contextmanager
+def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
+    """Checkpoints beside the model directory, locked against other runs; the first Ctrl-C asks the run to stop."""
+    minutes = positive_number("--checkpoint-minutes", args.checkpoint_minutes) if args.checkpoint_minutes else None
+    from xmlpreck import train
+
+    checkpoints = train.Checkpoints(folder)
+    asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        asked.append(number)
+        signal.signal(number, before[number])  # a second one ends the process at once
+        note("stopping after a checkpoint; once more to stop at once")
+
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with checkpoints.locked():
+        if checkpoints.numbers() and not args.resume:
+            raise config.InputError(
+                f"{checkpoints.folder}: has the checkpoint of a run that did not end: go on with --resume, or delete it"
+            )
+        if args.resume and not checkpoints.numbers():
+            note(f"{checkpoints.folder}: no checkpoint: starting from the first row")
+        safety = dataclasses.replace(
+            read_safety(args), checkpoints=checkpoints, resume=args.resume, stop=lambda: bool(asked)
+        )
+        if minutes is not None:
+            safety = dataclasses.replace(safety, minutes=minutes)
+        try:
+            for number in before:
+                signal.signal(number, ask)
+            yield safety
+            checkpoints.clear()
+        except train.Interrupted:
+            words = [word for word in sys.argv[1:] if word != "--resume"]
+            note(f"stopped; go on with: {shlex.join(['xmlpreck', *words, '--resume'])}")
+            raise Stopped(asked[0]) from None
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def open_training(args: argparse.Namespace, settings: config.RunConfig) -> "tuple[RowSource, TextVectorizer | None]":
@@ -126,19 +209,30 @@ def train_one(
     vectorizer: "TextVectorizer | None",
     folder: Path,
     progress: TextIO,
+    safety: "Safety",
 ) -> "tuple[LinearScorer, dict[str, Any]]":
-    """Train, tell every pass, save."""
+    """Train, tell the plan and every pass, save."""
     from xmlpreck import catalog, train
 
-    print(f"{describe_settings(settings)}", file=progress, flush=True)
-    scorer = train.fit(data, settings, lambda facts: print(pass_line(facts), file=progress, flush=True), progress=True)
+    def tell(text: str) -> None:
+        print(text, file=progress, flush=True)
+
+    tell(describe_settings(settings))
+    scorer = train.fit(
+        data,
+        settings,
+        lambda facts: tell(pass_line(facts)),
+        progress=True,
+        safety=safety,
+        on_plan=lambda plan: tell(plan_text(plan)),
+    )
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
     # What `report` needs to find the rows again.
     place = str(Path(args.data).resolve()) if Path(args.data).exists() else args.data
     columns = {"text_column": args.text_column, "labels_column": args.labels_column, "format": args.format}
     scorer.info["data"] |= {"name": catalog.describe(args.data), "place": place, **columns}
     n_bytes = scorer.save(folder)
-    print(f"{folder}: {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB", file=progress)
+    tell(f"{folder}: {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB")
     history = scorer.info["history"]
     return scorer, {"model": str(folder), "bytes": n_bytes, "n_weights": scorer.n_weights, "history": history}
 
@@ -205,6 +299,28 @@ def describe_settings(settings: config.RunConfig) -> str:
     train = settings.train
     step = f", eta {train.eta:g} {train.decay}" if train.algo.startswith("sgd") else ""
     return f"{train.algo}, k {train.k}{step}, tau {train.tau:g}, {train.epochs} passes, {train.n_threads} threads"
+
+
+def plan_text(plan: "Plan") -> str:
+    """Weights, memory, disk and time, a line each."""
+    from xmlpreck.train import format_bytes
+
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in plan.parts.items() if size >= 2**20)
+    lines = [
+        f"{plan.n_weights:,} weights; {plan.n_dense:,} of {plan.n_features:,} features have dense rows",
+        f"memory {format_bytes(plan.peak_bytes)} of {format_bytes(plan.limit_bytes)} at the peak: {parts}",
+        f"disk {format_bytes(plan.checkpoint_bytes)} a checkpoint (two are kept), model at most "
+        f"{format_bytes(plan.model_bytes)}",
+    ]
+    if plan.cut is not None:
+        lines.insert(
+            1,
+            f"cut to fit: at most {plan.cut.most_features:,} features a label, "
+            f"{plan.cut.n_labels:,} of {plan.n_labels:,} labels lost some",
+        )
+    if plan.pass_seconds is not None:
+        lines.append(f"time about {plan.pass_seconds:.1f} s a pass")
+    return "\n".join(lines)
 
 
 def pass_line(facts: "PassFacts") -> str:

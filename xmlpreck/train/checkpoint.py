@@ -1,6 +1,5 @@
 """The state of a run on disk: atomic, the last two kept, checked when read; one run at a time."""
 
-import hashlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import numpy as np
 
 from xmlpreck.config import InputError
 from xmlpreck.formats.files import atomic_folder
+from xmlpreck.shards.sets import file_sha256
 
 try:
     import fcntl
@@ -75,7 +75,7 @@ class Checkpoints:
             with atomic_folder(self._path(number)) as folder:
                 for name, array in arrays.items():
                     np.save(folder / f"{name}.npy", array, allow_pickle=False)
-                hashes = {name: _sha256(array) for name, array in arrays.items()}
+                hashes = {name: file_sha256(folder / f"{name}.npy") for name in arrays}
                 (folder / ABOUT).write_text(json.dumps({**about, "sha256": hashes}), encoding="utf-8")
                 n_bytes = sum(path.stat().st_size for path in folder.iterdir())
         except OSError as error:
@@ -84,18 +84,21 @@ class Checkpoints:
             shutil.rmtree(self._path(old), ignore_errors=True)
         return n_bytes
 
-    def load(self) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-        """The facts and arrays of each checkpoint that is whole, the last one first."""
+    def last(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        """The facts and (memory-mapped) arrays of the last checkpoint that is whole."""
         for number in self.numbers():
             folder = self._path(number)
             try:
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                 hashes = about.pop("sha256")
-                arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in hashes}
-                if all(_sha256(array) == hashes[name] for name, array in arrays.items()):
-                    yield about, arrays
+                if all(file_sha256(folder / f"{name}.npy") == digest for name, digest in hashes.items()):
+                    arrays = {
+                        name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in hashes
+                    }
+                    return about, arrays
             except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
                 continue  # damaged: the one before it may do
+        return None
 
     def clear(self) -> None:
         """The run is done."""
@@ -104,7 +107,3 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"checkpoint-{number:06d}"
-
-
-def _sha256(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()

@@ -1,16 +1,13 @@
-"""Training over time: passes, step schedule, order of rows, held-out check, history."""
+"""Weights in the making: the order of rows, the passes over them, the state between any two calls of the kernels."""
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from xmlpreck import metrics
-from xmlpreck.config import STEP_DECAYS, InputError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.config import STEP_DECAYS, InputError, RowsConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import (
@@ -26,8 +23,8 @@ from xmlpreck.kernels.arrays import (
     run_team,
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
-from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
-from xmlpreck.shards import RowSource, Subset, read_blocks
+from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
+from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, union_of
 
 RULES = {
@@ -36,6 +33,8 @@ RULES = {
     "sgd-avg": linear.SGD_AVG,
     "sgd-max": linear.SGD_MAX,
 }
+
+NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
@@ -93,6 +92,7 @@ class PreparedRows:
         self.n_features = source.n_features + (config.bias > 0)
         self.n_blocks = -(-source.n_rows // block_rows)
         self.only_block: Rows | None = None  # kept where all rows fit into one block
+        self.streamed_bytes = 0  # at most: a block in use, and the next one as it is read and prepared
 
     def block_length(self, block: int) -> int:
         return min(self.block_rows, self.n_rows - int(block) * self.block_rows)
@@ -104,11 +104,16 @@ class PreparedRows:
 
         def prepare(block: Dataset) -> Rows:
             look(block)
-            return kernel_rows(prepare_rows(block.rows, self.config), block.labels)
+            rows = kernel_rows(prepare_rows(block.rows, self.config), block.labels)
+            if self.n_blocks > 1:
+                read = sum(a.nbytes for m in (block.rows, block.labels) for a in (m.data, m.indices, m.indptr))
+                self.streamed_bytes = max(self.streamed_bytes, read + 2 * sum(array.nbytes for array in rows))
+            return rows
 
         if self.n_blocks > 1:
             yield from read_blocks(self.source, self.block_rows, order, prepare)
-        elif self.n_blocks:
+            return
+        for _ in order:
             self.only_block = self.only_block or prepare(self.source.read(0, self.n_rows))
             yield 0, self.only_block
 
@@ -117,7 +122,7 @@ class Trainer:
     """Weights in the making: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
 
     def __init__(self, start: Weights, config: TrainConfig, n_passes: int = 0) -> None:
-        """Begin with sparse rows (`no_weights` for a new model) that have seen `n_passes` passes."""
+        """Begin with sparse rows (a support of zeros for a new model) that have seen `n_passes` passes."""
         self.config = config
         self.n_passes = n_passes
         self.cursor = Cursor(n_passes)
@@ -213,6 +218,20 @@ class Trainer:
             pause()
             self.since = time.perf_counter()  # what a pause takes is not the pass's
 
+    def time_rows(self, rows: PreparedRows) -> float:
+        """Seconds that a pass will take, by the time of some rows; a new model is as it was before."""
+        _, block = next(rows.blocks([0]))
+        some = np.arange(min(len(block.offsets) - 1, ROWS_A_CALL))
+        self.cursor = Cursor(self.n_passes + 1)
+        self.since = time.perf_counter()
+        self._train_block(block, some, self._pass_settings(), lambda _: None, lambda: None)
+        seconds = self.cursor.seconds * rows.n_rows / max(len(some), 1)
+        for array in self.state()[1].values():
+            array[...] = 0
+        self.learner.clock[:] = NEW_CLOCK
+        self.cursor = Cursor(self.n_passes)
+        return seconds
+
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Where training is and the arrays that it has changed; `restore` goes on from there with the same bits."""
         learner = self.learner
@@ -262,6 +281,19 @@ class Trainer:
             values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
         )
 
+    def finish(self) -> Weights:
+        """What `weights` returns, made in place: this trainer is done, and its averages are given back."""
+        learner = self.learner
+        _, scale, elapsed, n_averaged = (float(value) for value in learner.clock)
+        weights = learner.weights
+        for array, sums in ((weights.dense_rows, learner.dense_sums), (weights.values, learner.sums)):
+            array *= elapsed / n_averaged if n_averaged else scale
+            if n_averaged:
+                sums /= n_averaged
+                array -= sums
+        self.learner = new_learner(no_weights(len(weights.dense_of), self.n_labels, weights.values.dtype))
+        return weights
+
     def check_finite(self) -> None:
         weights = self.learner.weights
         with np.errstate(invalid="ignore"):  # inf - inf is what is looked for
@@ -285,102 +317,6 @@ def new_learner(start: Weights) -> Learner:
         dense_mask=mask,
         dense_sums=np.zeros_like(weights.dense_rows),
         sums=np.zeros_like(weights.values),
-        clock=np.array([0.0, 1.0, 0.0, 0.0]),  # steps, scale, elapsed, averaged
+        clock=np.array(NEW_CLOCK),
         norms=norms,
     )
-
-
-def load_kernels() -> None:
-    """Compile the kernels, or read them from numba's cache, with one made-up row: no pass is timed with that."""
-    one = csr_array(np.ones((1, 1), np.float32))
-    fit(Dataset(one, one), RunConfig()).predict_topk(one, 1)
-
-
-def fit(
-    source: RowSource,
-    config: RunConfig,
-    on_pass: Callable[[PassFacts], None] = lambda facts: None,
-    progress: bool = False,
-) -> LinearScorer:
-    """Train on all rows of `source`, or on all but the held-out ones, and return the scorer, pruned if asked for.
-
-    `on_pass` is told the facts of every pass; `progress` shows a bar on a terminal.
-    """
-    if not source.n_rows or not source.n_features or not source.n_labels:
-        sizes = f"{source.n_rows} rows, {source.n_features} features, {source.n_labels} labels"
-        raise TrainingError(f"no data: {sizes}")
-    kept, heldout = split_heldout(source, config.train)
-    rows = PreparedRows(kept, config.rows, config.train.block_rows)
-    trainer = Trainer(no_weights(rows.n_features, rows.n_labels), config.train)
-    survey = Survey()
-    trainer.grow(rows, survey.add)
-    if survey.n_rows_without_labels == kept.n_rows:
-        raise TrainingError(f"none of the {kept.n_rows} rows has a label: there is nothing to learn")
-    history = []
-    for _ in range(config.train.epochs):
-        facts = trainer.run_pass(rows, progress)
-        if heldout.n_rows:
-            facts = replace(facts, heldout=score(LinearScorer(trainer.weights(), config.rows), heldout, config.train))
-        history.append(facts.to_dict())
-        on_pass(facts)
-    scorer = LinearScorer(trainer.weights(), config.rows, source.label_names, source.feature_names)
-    scorer.info.update(config=config.to_dict(), data=survey.to_dict(), history=history)
-    return scorer.prune(config.train.prune) if config.train.prune else scorer
-
-
-def score(
-    scorer: LinearScorer,
-    source: RowSource,
-    config: TrainConfig,
-    progress: bool = False,
-    ks: Sequence[int] = metrics.REPORTED_KS,
-) -> dict[str, float]:
-    """P@k on rows with known labels, for each k that the number of labels allows."""
-    meter = metrics.Meter(source.n_labels, [k for k in ks if k <= scorer.n_labels], n_resamples=0)
-    for block, top in scorer.predict_blocks(source, max(meter.ks), config.n_threads, progress):
-        meter.add(top, block.labels)
-    return meter.precision()
-
-
-def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, RowSource]:
-    """(rows to train on, rows held out), drawn by default_rng([seed, 0]); both in the order of the data."""
-    n_heldout = round(source.n_rows * config.heldout)
-    shuffled = np.random.default_rng([config.seed, 0]).permutation(source.n_rows)
-    heldout = Subset(source, np.sort(shuffled[:n_heldout]))
-    return (Subset(source, np.sort(shuffled[n_heldout:])) if n_heldout else source), heldout
-
-
-class Survey:
-    """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
-
-    def __init__(self) -> None:
-        self.n_rows = 0
-        self.n_rows_without_labels = 0
-        self.digests = [hashlib.sha256() for _ in range(5)]
-
-    def add(self, block: Dataset) -> None:
-        """The next rows. A value that is not finite is an error."""
-        if not np.isfinite(block.rows.data).all():
-            place = np.flatnonzero(~np.isfinite(block.rows.data))[0]
-            row = self.n_rows + int(np.searchsorted(block.rows.indptr, place, side="right")) - 1
-            raise TrainingError(f"row {row} has a value that is not a finite number")
-        n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
-        self.n_rows += block.n_rows
-        self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
-        arrays = (
-            n_features_of.astype(np.int64),
-            block.rows.indices.astype(np.int32, copy=False),
-            block.rows.data.astype(np.float32, copy=False),
-            n_labels_of.astype(np.int64),
-            block.labels.indices.astype(np.int32, copy=False),
-        )
-        for digest, array in zip(self.digests, arrays, strict=True):
-            digest.update(array.tobytes())
-
-    def to_dict(self) -> dict[str, object]:
-        together = hashlib.sha256(b"".join(digest.digest() for digest in self.digests))
-        return {
-            "n_rows": self.n_rows,
-            "n_rows_without_labels": self.n_rows_without_labels,
-            "sha256": together.hexdigest(),
-        }

@@ -1,0 +1,39 @@
+"""Training over time: what a run needs, its passes, its checkpoints, and the scorer that comes out."""
+
+from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
+from xmlpreck.train.plan import OverBudget, Plan, format_bytes, parse_bytes
+from xmlpreck.train.run import (
+    CHECKPOINT_MINUTES,
+    Interrupted,
+    Safety,
+    Survey,
+    fit,
+    load_kernels,
+    plan,
+    score,
+    split_heldout,
+)
+from xmlpreck.train.trainer import RULES, PassFacts, PreparedRows, Trainer, TrainingError
+
+__all__ = [
+    "CHECKPOINT_MINUTES",
+    "RULES",
+    "CheckpointError",
+    "Checkpoints",
+    "Interrupted",
+    "OverBudget",
+    "PassFacts",
+    "Plan",
+    "PreparedRows",
+    "Safety",
+    "Survey",
+    "Trainer",
+    "TrainingError",
+    "fit",
+    "format_bytes",
+    "load_kernels",
+    "parse_bytes",
+    "plan",
+    "score",
+    "split_heldout",
+]

@@ -1,0 +1,150 @@
+"""What a run will need, known before its first pass: weights, memory, disk and time."""
+
+import os
+import re
+import resource
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xmlpreck.config import ConfigError, TrainConfig
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Weights
+from xmlpreck.support import Cut
+from xmlpreck.train.trainer import PreparedRows, TrainingError
+
+FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # whatever the number of weights
+FREE_SHARE = 0.8  # of the free memory, where no limit is given
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class OverBudget(TrainingError):
+    """The run would need more memory than it may have."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes at the peak of a run, by what they are for, and what goes to disk. Seconds are of a pass, if measured."""
+
+    n_rows: int
+    n_features: int
+    n_labels: int
+    n_weights: int  # that may become other than 0: the support
+    n_dense: int  # features whose row of weights is dense
+    parts: dict[str, int]
+    checkpoint_bytes: int
+    model_bytes: int  # at most: weights that end as 0 are not stored
+    limit_bytes: int
+    pass_seconds: float | None = None
+    cut: Cut | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def need(self) -> str:
+        return f"{self.n_weights:,} weights need {format_bytes(self.peak_bytes)} of memory at the peak"
+
+    def weights_within(self, limit: int) -> int:
+        """About how many weights would fit, if each needs what one needs now; with a little room to spare."""
+        fixed = sum(self.parts[name] for name in FIXED_PARTS)
+        return max(int(0.95 * self.n_weights * (limit - fixed) / max(self.peak_bytes - fixed, 1)), 1)
+
+    def to_dict(self) -> dict[str, object]:
+        numbers = {name: value for name, value in vars(self).items() if name != "cut"}
+        return numbers | {"peak_bytes": self.peak_bytes, "cut": None if self.cut is None else self.cut._asdict()}
+
+
+def plan_run(support: Weights, rows: PreparedRows, config: TrainConfig, has_heldout: bool, limit: int) -> Plan:
+    """The plan of a run whose support has just been found, and stands in memory with all that is loaded."""
+    lengths = np.diff(support.offsets)
+    is_dense = lengths * linear.DENSE_SHARE > rows.n_labels
+    n_weights, n_sparse, n_dense = len(support.labels), int(lengths[~is_dense].sum()), int(is_dense.sum())
+    cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
+    entry = support.labels.itemsize + value
+    averages = (n_sparse + cells) * value
+    # Beside the weights and averages stand, one after the other: the support from which they are laid out (when there
+    # are no averages yet); copies of the weights, to score held-out rows; the model as it is pruned or saved (when the
+    # averages are gone).
+    laying_out = support.labels.nbytes - averages
+    scoring = 2 * averages if has_heldout else 0
+    finishing = n_weights * entry * (2 if config.prune else 1) - averages
+    parts = {
+        "libraries and loaded rows": resident_bytes() - support.labels.nbytes,
+        "weights": n_sparse * entry + cells * value + cells // 8,
+        "averages": averages,
+        "rows being read": rows.streamed_bytes,
+        "buffers": config.n_threads * rows.n_labels * value,
+        "copies": max(laying_out, scoring, finishing, 0),
+    }
+    return Plan(
+        rows.n_rows,
+        rows.n_features,
+        rows.n_labels,
+        n_weights,
+        n_dense,
+        parts,
+        checkpoint_bytes=2 * averages,
+        model_bytes=n_weights * entry + support.offsets.nbytes,
+        limit_bytes=limit,
+    )
+
+
+def parse_bytes(text: str) -> int:
+    """4GB, 512 MB, 1.5g or a plain number of bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
+    if found is None or float(found[1]) <= 0:
+        raise ConfigError(f"memory must be a size such as 4GB or 512MB, but is {text!r}")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def format_bytes(n_bytes: float) -> str:
+    return f"{n_bytes / 2**30:.2f} GB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MB"
+
+
+def default_limit() -> int:
+    """What this process has, and a share of what is free."""
+    return resident_bytes() + int(FREE_SHARE * free_bytes())
+
+
+def resident_bytes() -> int:
+    """Memory of this process now."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def free_bytes() -> int:
+    """Memory that this process can still have: of the machine, or of its control group if that has less."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError, AttributeError):
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        free = int(found[1]) * 1024  # type: ignore[index]
+    for most, used in _group_files():
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            free = min(free, int(most.read_text()) - int(used.read_text()))
+    return max(free, 0)
+
+
+def _group_files() -> list[tuple[Path, Path]]:
+    """Limit and use of the control groups that this process may be in, of both versions."""
+    root = Path("/sys/fs/cgroup")
+    own = ""
+    with suppress(OSError, IndexError):
+        own = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].split(":")[2].lstrip("/")
+    return [
+        *((root / group / "memory.max", root / group / "memory.current") for group in dict.fromkeys((own, ""))),
+        (root / "memory" / "memory.limit_in_bytes", root / "memory" / "memory.usage_in_bytes"),
+    ]
+
+
+def over_budget(what: str, limit: int) -> OverBudget:
+    return OverBudget(
+        f"{what}, but {format_bytes(limit)} may be used: give more by --memory, let --fit-memory keep each label's "
+        "strongest features, or drop rare features from the data"
+    )

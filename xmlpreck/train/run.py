@@ -1,0 +1,271 @@
+"""A whole run: plan, passes, held-out check, checkpoints, and the scorer that comes out."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+import xmlpreck
+from xmlpreck import metrics
+from xmlpreck.config import RunConfig, TrainConfig
+from xmlpreck.formats import Dataset
+from xmlpreck.kernels.arrays import Rows, Weights
+from xmlpreck.model import LinearScorer, all_sparse, lay_out
+from xmlpreck.shards import RowSource, Subset
+from xmlpreck.support import TooManyWeights, find_strongest, find_support
+from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
+from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run, resident_bytes
+from xmlpreck.train.trainer import PassFacts, PreparedRows, Trainer, TrainingError
+
+CHECKPOINT_MINUTES = 10.0
+GATHERING_BYTES = 8  # a weight, while two supports are united
+TRIES = 8  # at a support that fits into memory
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and has."""
+
+
+@dataclass(frozen=True)
+class Safety:
+    """How a run is kept from losing work, and from taking more memory than it may."""
+
+    checkpoints: Checkpoints | None = None
+    resume: bool = False
+    minutes: float = CHECKPOINT_MINUTES  # between two checkpoints within a pass; one is written after every pass
+    memory: int | None = None  # bytes of the process; None = what it has and a share of what is free
+    fit_memory: bool = False  # keep each label's strongest features where all would not fit
+    stop: Callable[[], bool] = lambda: False  # asked between calls of the kernels
+    tell: Callable[[str], None] = lambda text: None
+
+
+def load_kernels() -> None:
+    """Compile the kernels, or read them from numba's cache, with one made-up row: no pass is timed with that."""
+    one = csr_array(np.ones((1, 1), np.float32))
+    fit(Dataset(one, one), RunConfig()).predict_topk(one, 1)
+
+
+def fit(
+    source: RowSource,
+    config: RunConfig,
+    on_pass: Callable[[PassFacts], None] = lambda facts: None,
+    progress: bool = False,
+    safety: Safety | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+) -> LinearScorer:
+    """Train on all rows of `source`, or on all but the held-out ones, and return the scorer, pruned if asked for.
+
+    `on_plan` is told the plan before the first pass, `on_pass` the facts of every pass; `progress` shows a bar on a
+    terminal.
+    """
+    safety = safety or Safety()
+    rows, heldout = open_training_rows(source, config)
+    saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
+    support, plan, survey = make_room(rows, config, safety, heldout.n_rows > 0, saved[0]["cut"] if saved else None)
+    trainer = Trainer(support, config.train)
+    del support
+    if on_plan is not None:
+        on_plan(plan if saved else replace(plan, pass_seconds=trainer.time_rows(rows)))
+    keeper = Keeper(trainer, identity_of(config, survey, plan), safety)
+    if saved is not None:
+        keeper.resume(*saved)
+    while trainer.n_passes < config.train.epochs:
+        facts = trainer.run_pass(rows, progress, keeper.pause)
+        if heldout.n_rows:
+            facts = replace(facts, heldout=score(LinearScorer(trainer.weights(), config.rows), heldout, config.train))
+        keeper.history.append(facts.to_dict())
+        on_pass(facts)
+        keeper.save()
+    weights = trainer.finish()
+    info = {"config": config.to_dict(), "data": survey.to_dict(), "history": keeper.history}
+    if config.train.prune:
+        sparse = all_sparse(weights, least=config.train.prune)
+        del weights
+        weights = lay_out(sparse)
+        info["pruned_at"] = config.train.prune
+    return LinearScorer(weights, config.rows, source.label_names, source.feature_names, info)
+
+
+def plan(source: RowSource, config: RunConfig, safety: Safety | None = None) -> Plan:
+    """What `fit` would need and do, with a short calibration of its speed."""
+    safety = safety or Safety()
+    rows, heldout = open_training_rows(source, config)
+    support, plan, _ = make_room(rows, config, safety, heldout.n_rows > 0)
+    return replace(plan, pass_seconds=Trainer(support, config.train).time_rows(rows))
+
+
+def open_training_rows(source: RowSource, config: RunConfig) -> tuple[PreparedRows, RowSource]:
+    """The rows to train on, as the kernels take them, and the held-out ones."""
+    if not source.n_rows or not source.n_features or not source.n_labels:
+        sizes = f"{source.n_rows} rows, {source.n_features} features, {source.n_labels} labels"
+        raise TrainingError(f"no data: {sizes}")
+    kept, heldout = split_heldout(source, config.train)
+    return PreparedRows(kept, config.rows, config.train.block_rows), heldout
+
+
+def make_room(
+    rows: PreparedRows, config: RunConfig, safety: Safety, has_heldout: bool, cut: list[int] | None = None
+) -> tuple[Weights, Plan, "Survey"]:
+    """The support of the rows, what it will need, and a survey of the rows; all in one pass, if the weights fit.
+
+    Where they do not, and only if that is asked for, a second pass keeps each label's strongest features. `cut` is what
+    was cut when the run began: resumed it must get the same support.
+    """
+    limit = safety.memory or default_limit()
+    sizes = (rows.n_features, rows.n_labels, config.train.n_threads)
+
+    def blocks(survey: Survey) -> Iterator[Rows]:
+        return (block for _, block in rows.blocks(range(rows.n_blocks), survey.add))
+
+    def plan_of(support: Weights) -> Plan:
+        return plan_run(support, rows, config.train, has_heldout, limit)
+
+    most_weights = cut[0] if cut else 0
+    if not most_weights:
+        survey = Survey()
+        try:
+            most = max((limit - resident_bytes()) // GATHERING_BYTES, 1)
+            support = find_support(blocks(survey), *sizes, most_weights=most)
+            survey.check_labels()
+            plan = plan_of(support)
+            if plan.peak_bytes <= limit:
+                return support, plan, survey
+            need = plan.need
+            most_weights = plan.weights_within(limit)
+            del support
+        except TooManyWeights as error:
+            need = f"there are {error} of {rows.n_rows:,}, and to find the others takes more memory than is left"
+            most_weights = most // 2
+        if not safety.fit_memory:
+            raise over_budget(need, limit)
+    for _ in range(TRIES):
+        rows.only_block = None  # so that the survey sees the rows again
+        survey = Survey()
+        support, found = find_strongest(blocks(survey), *sizes, most_weights=most_weights)
+        survey.check_labels()
+        plan = replace(plan_of(support), cut=found)
+        if plan.peak_bytes <= limit or cut:
+            return support, plan, survey
+        most_weights = plan.weights_within(limit)
+    raise over_budget(plan.need, limit)
+
+
+def identity_of(config: RunConfig, survey: "Survey", plan: Plan) -> dict[str, Any]:
+    """What must be the same for a run to go on with the same bits. The number of threads need not be."""
+    settings = config.to_dict()
+    del settings["train"]["threads"]
+    cut = None if plan.cut is None else list(plan.cut)
+    return {"xmlpreck": xmlpreck.__version__, "settings": settings, "data": survey.to_dict(), "cut": cut}
+
+
+class Keeper:
+    """Saves the state of a run when it is time, and takes it up again."""
+
+    def __init__(self, trainer: Trainer, identity: dict[str, Any], safety: Safety) -> None:
+        self.trainer, self.identity, self.safety = trainer, identity, safety
+        self.history: list[dict[str, Any]] = []
+        self.saved_at = time.monotonic()  # a clock that somebody sets cannot move it
+
+    def resume(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        changed = differences(about["identity"], self.identity)
+        if changed:
+            raise CheckpointError(f"the checkpoint is of another run: {'; '.join(changed)}: resume with what it had")
+        self.trainer.restore(about["trainer"], arrays)
+        self.history = about["history"]
+        cursor = self.trainer.cursor
+        self.safety.tell(f"resumed in pass {cursor.number}, after {self.trainer.n_passes} whole passes")
+
+    def pause(self) -> None:
+        """Between two calls of the kernels."""
+        if self.safety.stop():
+            self.save()
+            raise Interrupted
+        if time.monotonic() - self.saved_at > 60 * self.safety.minutes:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint. One that cannot be written does not end the run: the one before it is still there."""
+        if self.safety.checkpoints is None:
+            return
+        self.trainer.check_finite()
+        facts, arrays = self.trainer.state()
+        about = {"identity": self.identity, "trainer": facts, "history": self.history, "cut": self.identity["cut"]}
+        try:
+            self.safety.checkpoints.save(about, arrays)
+        except CheckpointError as error:
+            self.safety.tell(f"{error}; training goes on, and the next checkpoint is tried in time")
+        self.saved_at = time.monotonic()
+
+
+def differences(then: Any, now: Any, name: str = "") -> list[str]:
+    """What two nested dictionaries say differently, by name."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = dict.fromkeys([*then, *now])
+        return [text for key in keys for text in differences(then.get(key), now.get(key), f"{name}.{key}".lstrip("."))]
+    return [] if then == now else [f"{name.removeprefix('settings.')} was {then!r}, is {now!r}"]
+
+
+def score(
+    scorer: LinearScorer,
+    source: RowSource,
+    config: TrainConfig,
+    progress: bool = False,
+    ks: Sequence[int] = metrics.REPORTED_KS,
+) -> dict[str, float]:
+    """P@k on rows with known labels, for each k that the number of labels allows."""
+    meter = metrics.Meter(source.n_labels, [k for k in ks if k <= scorer.n_labels], n_resamples=0)
+    for block, top in scorer.predict_blocks(source, max(meter.ks), config.n_threads, progress):
+        meter.add(top, block.labels)
+    return meter.precision()
+
+
+def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, RowSource]:
+    """(rows to train on, rows held out), drawn by default_rng([seed, 0]); both in the order of the data."""
+    n_heldout = round(source.n_rows * config.heldout)
+    shuffled = np.random.default_rng([config.seed, 0]).permutation(source.n_rows)
+    heldout = Subset(source, np.sort(shuffled[:n_heldout]))
+    return (Subset(source, np.sort(shuffled[n_heldout:])) if n_heldout else source), heldout
+
+
+class Survey:
+    """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self.n_rows_without_labels = 0
+        self.digests = [hashlib.sha256() for _ in range(5)]
+
+    def check_labels(self) -> None:
+        if self.n_rows_without_labels == self.n_rows:
+            raise TrainingError(f"none of the {self.n_rows} rows has a label: there is nothing to learn")
+
+    def add(self, block: Dataset) -> None:
+        """The next rows. A value that is not finite is an error."""
+        if not np.isfinite(block.rows.data).all():
+            place = np.flatnonzero(~np.isfinite(block.rows.data))[0]
+            row = self.n_rows + int(np.searchsorted(block.rows.indptr, place, side="right")) - 1
+            raise TrainingError(f"row {row} has a value that is not a finite number")
+        n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
+        self.n_rows += block.n_rows
+        self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
+        arrays = (
+            n_features_of.astype(np.int64),
+            block.rows.indices.astype(np.int32, copy=False),
+            block.rows.data.astype(np.float32, copy=False),
+            n_labels_of.astype(np.int64),
+            block.labels.indices.astype(np.int32, copy=False),
+        )
+        for digest, array in zip(self.digests, arrays, strict=True):
+            digest.update(array.tobytes())
+
+    def to_dict(self) -> dict[str, object]:
+        together = hashlib.sha256(b"".join(digest.digest() for digest in self.digests))
+        return {
+            "n_rows": self.n_rows,
+            "n_rows_without_labels": self.n_rows_without_labels,
+            "sha256": together.hexdigest(),
+        }
