@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,6 +37,7 @@ class Checkpoints:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs out. The lock ends with the process, however that ends."""
+        made = [parent for parent in self.folder.parents if not parent.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             stream = open(self.folder / "lock", "a+")  # noqa: SIM115 (the lock lives as long as it)
@@ -50,6 +51,9 @@ class Checkpoints:
             finally:
                 if not self.numbers():
                     shutil.rmtree(self.folder, ignore_errors=True)
+                    with suppress(OSError):  # what holds something by now
+                        for parent in made:
+                            parent.rmdir()
 
     def _lock(self, stream: TextIO) -> None:
         try:
