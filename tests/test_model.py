@@ -1,10 +1,11 @@
 """The model directory: what goes in comes out, and what was damaged is refused by name."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.sparse import random_array
+from scipy.sparse import csr_array, random_array
 from test_kernels import draw_scorer
 
 from xmlpreck.config import RowsConfig
@@ -161,3 +162,41 @@ def test_names_with_line_breaks_are_refused(saved, tmp_path):
     names[0] = "carriage\rreturn\r"
     LinearScorer(scorer.weights, scorer.rows, names).save(tmp_path / "other")
     assert LinearScorer.load(tmp_path / "other").label_names == names
+
+
+def test_verify_finds_what_sizes_do_not(saved):
+    scorer, folder = saved
+    assert LinearScorer.load(folder, verify=True).n_weights == scorer.n_weights
+    path = folder / "row_weights.npy"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1  # another weight, still a finite one
+    path.write_bytes(content)
+    LinearScorer.load(folder)
+    with pytest.raises(ModelError, match=r"row_weights\.npy: has changed since the model was saved"):
+        LinearScorer.load(folder, verify=True)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"row_weights\.npy: cannot be read"):
+        LinearScorer.load(folder, verify=True)
+
+
+@pytest.mark.parametrize("hashes", [None, {}, []])
+def test_verify_needs_hashes(saved, hashes):
+    path = saved[1] / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": hashes}))
+    with pytest.raises(ModelError, match="no sha256 of its files to verify"):
+        LinearScorer.load(saved[1], verify=True)
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def test_models_of_format_1_are_read():
+    """Written by xmlpreck 0.1.0 (tools/make_fixtures.py): every later version must read them and predict the same."""
+    expected = json.loads((FIXTURES / "expected.json").read_text())
+    numbers = LinearScorer.load(FIXTURES / "model-1", verify=True)
+    top = numbers.predict_topk(csr_array(np.array(expected["rows"], np.float32)), 3)
+    assert top.labels.tolist() == expected["labels"]
+    assert top.scores == pytest.approx(np.array(expected["scores"]), rel=1e-6)
+    texts = LinearScorer.load(FIXTURES / "text-model-1", verify=True)
+    top = texts.predict_topk(texts.vectorizer.transform(expected["texts"]), 1)
+    assert [texts.label_names[label] for label in top.labels[:, 0]] == expected["names"]

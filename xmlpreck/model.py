@@ -1,9 +1,6 @@
 """LinearScorer: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,15 +14,17 @@ from tqdm import tqdm
 import xmlpreck
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.formats import Dataset, TopK
-from xmlpreck.formats.files import holds_other_files
+from xmlpreck.formats.files import atomic_folder, holds_other_files
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team, sparse_weights
 from xmlpreck.kernels.patterns import fill_dense, gather_rows, unit_rows
 from xmlpreck.shards import RowSource, read_blocks
+from xmlpreck.shards.sets import file_sha256
 from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
+NO_MASK = np.zeros((0, 0), np.uint8)
 ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
 
 # Rows that are read and predicted at a time.
@@ -98,7 +97,7 @@ def lay_out(sparse: Weights) -> Weights:
 def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None, least: float = 0.0) -> Weights:
     """Every feature as a sparse row: of what it stores (a dense row: under the mask, or what is not 0), or of the
     weights whose size is `least` or more."""
-    mask = np.zeros((0, 0), np.uint8) if dense_mask is None else dense_mask
+    mask = NO_MASK if dense_mask is None else dense_mask
     offsets = np.zeros(len(weights.dense_of) + 1, np.int64)
     labels, values = np.zeros(0, np.int32), np.zeros(0, weights.values.dtype)
     gather_rows(weights, mask, least, offsets, labels, values)
@@ -132,7 +131,9 @@ class LinearScorer:
     @property
     def n_weights(self) -> int:
         """Weights that are not 0."""
-        return len(all_sparse(self.weights, least=ANY_SIZE).values)
+        lengths, none = np.zeros(len(self.weights.dense_of) + 1, np.int64), self.weights.values[:0]
+        gather_rows(self.weights, NO_MASK, ANY_SIZE, lengths, np.zeros(0, np.int32), none)
+        return int(lengths.sum())
 
     def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1) -> TopK:
         """The k best labels of every row: higher score first, then the lower label."""
@@ -182,34 +183,17 @@ class LinearScorer:
         folder = Path(folder)
         check_target(folder)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            with atomic_folder(folder) as ready:
+                self._write_files(ready)
+                return sum(file.stat().st_size for file in ready.iterdir())
         except OSError as error:
-            raise ModelError(f"{folder}: cannot be written: {error.strerror}") from None
-        try:
-            self._write_files(temporary)
-            size = sum(file.stat().st_size for file in temporary.iterdir())
-            temporary.chmod(0o755)
-            if folder.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-                os.replace(folder, old)
-                os.replace(temporary, folder)
-                shutil.rmtree(old)
-            else:
-                os.replace(temporary, folder)
-        except OSError as error:
-            raise ModelError(f"{folder}: cannot be written: {error.strerror}") from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        return size
+            raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
     def _write_files(self, folder: Path) -> None:
         sparse = all_sparse(self.weights, least=ANY_SIZE)
         arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, sparse.values), strict=True))
         for name, array in arrays.items():
-            with open(folder / f"{name}.npy", "wb") as file:
-                np.save(file, array, allow_pickle=False)
-                os.fsync(file.fileno())
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
         if self.vectorizer is not None:
             self.vectorizer.save(folder)  # its vocabulary names the features
         feature_names = None if self.vectorizer else self.feature_names
@@ -217,7 +201,7 @@ class LinearScorer:
             if names is not None:
                 if broken := [text for text in names if "\n" in text]:
                     raise ModelError(f"{name}.txt: a name must not have a line break, but {broken[0]!r} has one")
-                write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in names))
+                (folder / f"{name}.txt").write_bytes("".join(f"{line}\n" for line in names).encode())
         about = {
             "format": "xmlpreck model",
             "format_version": FORMAT_VERSION,
@@ -225,6 +209,7 @@ class LinearScorer:
             "n_labels": self.n_labels,
             "rows": asdict(self.rows),
             "arrays": {name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()},
+            "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
             "made_with": {
                 "xmlpreck": xmlpreck.__version__,
                 "numpy": np.__version__,
@@ -232,13 +217,18 @@ class LinearScorer:
             },
             **self.info,
         }
-        write_text(folder / "model.json", json.dumps(about, indent=1) + "\n")
+        (folder / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> "LinearScorer":
-        """Read a model directory; arrays are memory-mapped. What does not fit together is refused by name."""
+    def load(cls, folder: str | Path, verify: bool = False) -> "LinearScorer":
+        """Read a model directory; arrays are memory-mapped. What does not fit together is refused by name.
+
+        Sizes are always checked, the sha256 of every file (which reads all of it) if asked to `verify`.
+        """
         folder = Path(folder)
         about = read_about(folder)
+        if verify:
+            check_hashes(folder, about.get("sha256"))
         arrays = {}
         for name in ARRAYS:
             path = folder / f"{name}.npy"
@@ -258,13 +248,27 @@ class LinearScorer:
             raise ModelError(f"{folder / 'model.json'}: {error!r}") from None
         weights = check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
         names = [read_names(folder / f"{name}.txt", n) for name, n in (("labels", n_labels), ("features", n_features))]
-        for key in ("format", "format_version", "arrays", "made_with"):
+        for key in ("format", "format_version", "arrays", "sha256", "made_with"):
             about.pop(key, None)
         vectorizer = TextVectorizer.load(folder) if (folder / "text.json").exists() else None
         if vectorizer is not None and vectorizer.n_features != n_features:
             raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
         feature_names = vectorizer.feature_names if vectorizer else names[1]
         return cls(weights, rows, names[0], feature_names, about, vectorizer)
+
+
+def check_hashes(folder: Path, hashes: Any) -> None:
+    """Every file of a model must be as it was saved."""
+    if not isinstance(hashes, dict) or not hashes:
+        raise ModelError(f"{folder / 'model.json'}: has no sha256 of its files to verify")
+    for name, digest in hashes.items():
+        path = folder / Path(name).name  # a file of this folder, whatever the name says
+        try:
+            is_same = file_sha256(path) == digest
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+        if not is_same:
+            raise ModelError(f"{path}: has changed since the model was saved (sha256): get a whole copy of the model")
 
 
 def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> Weights:
@@ -317,10 +321,3 @@ def read_names(path: Path, n_names: int) -> list[str] | None:
     if len(names) != n_names:
         raise ModelError(f"{path}: has {len(names)} names, but the model has {n_names}")
     return names
-
-
-def write_text(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

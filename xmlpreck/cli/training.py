@@ -65,6 +65,7 @@ def add_training_commands(commands: Any) -> None:
     predict.add_argument("--topk", default="5", metavar="INT", help="labels a row (default: 5)")
     predict.add_argument("--threads", default="0", metavar="INT", help="threads; 0 = one for each core (default: 0)")
     predict.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
+    predict.add_argument("--verify", action="store_true", help="check the sha256 of the model's files first")
 
 
 def plan_command(args: argparse.Namespace) -> None:
@@ -259,7 +260,7 @@ def predict_command(args: argparse.Namespace) -> None:
 
     shards.give_memory_back()
     formats.prediction_kind(args.out)  # before any work
-    scorer = LinearScorer.load(args.model)
+    scorer = LinearScorer.load(args.model, args.verify)
     rows = open_rows(args, args.split, scorer)
     blocks = (top for _, top in scorer.predict_blocks(rows, topk, n_threads, progress=True))
     formats.write_prediction_blocks(args.out, blocks, rows.n_rows, scorer.n_labels, scorer.label_names)
