@@ -33,6 +33,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except config.InputError as error:
         note(f"xmlpreck: {error}")
         return 2
+    except MemoryError as error:
+        reason = str(error) or "an allocation failed"
+        note(f"xmlpreck: out of memory ({reason}): use a machine with more, or train with --memory SIZE --fit-memory")
+        return 2
     except CheckFailed:
         return 1
     except BrokenPipeError:  # the reader of our output has had enough, as in `| head`

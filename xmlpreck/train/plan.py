@@ -89,9 +89,14 @@ def plan_run(support: Weights, rows: PreparedRows, config: TrainConfig, has_held
         n_dense,
         parts,
         checkpoint_bytes=2 * averages,
-        model_bytes=n_weights * entry + support.offsets.nbytes,
+        model_bytes=n_weights * entry + support.offsets.nbytes + _names_bytes(rows),
         limit_bytes=limit,
     )
+
+
+def _names_bytes(rows: PreparedRows) -> int:
+    names = (rows.source.label_names or [], rows.source.feature_names or [])
+    return sum(len(name.encode()) + 1 for each in names for name in each)
 
 
 def parse_bytes(text: str) -> int:
