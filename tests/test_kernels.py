@@ -131,7 +131,8 @@ def test_cost_follows_the_support():
     rows = kernel_rows(random_array((1, 2), density=1.0, rng=np.random.default_rng(0)).tocsr())
     work = new_work(n_labels, 6)
     top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)
-    linear.predict_rows(rows, scorer.weights, work, np.zeros(1, np.int64), top, top_scores)
+    no_bonus = np.zeros(0, scorer.weights.values.dtype)
+    linear.predict_rows(rows, scorer.weights, no_bonus, work, np.zeros(1, np.int64), top, top_scores)
     assert work.counts[1] == 3
     x = rows.values
     expected = {999_999: 3 * x[0], 70: 2 * x[0] - x[1], 5: x[0]}

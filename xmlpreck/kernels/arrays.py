@@ -65,6 +65,7 @@ class Settings(NamedTuple):
     perturbed: bool  # add noise to the scores before the choice
     averaging: bool
     noise_key: np.uint64
+    n_frozen: int = 0  # labels that do not change: the first so many
 
 
 class Work(NamedTuple):

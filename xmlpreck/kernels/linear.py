@@ -316,8 +316,11 @@ def _find(labels, first, end, label):
 
 
 @njit(cache=True, nogil=True)
-def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, steps):
-    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums for the lazy average."""
+def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, steps, n_frozen):
+    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums for the lazy average.
+
+    The first n_frozen labels stay as they are.
+    """
     weights = learner.weights
     for i in range(len(features)):
         f = features[i]
@@ -329,6 +332,8 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
         row_sums = learner.dense_sums[d] if d >= 0 else learner.sums
         grown = 0.0
         for j in range(len(labels)):
+            if labels[j] < n_frozen:
+                continue
             if d >= 0:
                 may_use = learner.dense_mask[d, labels[j] >> 3] >> (labels[j] & 7) & 1
                 place = labels[j] if may_use else -1
@@ -409,7 +414,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 first, last = rows.offsets[row], rows.offsets[row + 1]
                 _apply_steps(
                     me, n_threads, rows.features[first:last], rows.values[first:last], clock[ELAPSED], learner,
-                    batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs],
+                    batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs], settings.n_frozen,
                 )  # fmt: skip
         _wait_for_all(batch.arrived, n_threads)
         if settings.radius > 0:  # projection onto the ball |w| <= radius, by the scale
@@ -438,19 +443,56 @@ CLAIM = 16
 
 
 @njit(cache=True, nogil=True)
-def predict_rows(rows, weights, work, claimed, top_labels, top_scores):
-    """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`."""
-    n_rows, k = top_labels.shape
+def _predict_row(features, values, weights, bonus, work, top_labels, top_scores):
+    """The best labels of a row by score + bonus (none if it is empty; a label with bonus -inf is never among them)."""
     n_labels = weights.dense_rows.shape[1]
+    _begin_row(work)
+    if len(bonus) > 0:
+        _open_all(n_labels, work)
+    _score_row(features, values, weights, n_labels, work)
+    if len(bonus) > 0:
+        _add_one(work.scores, 1, bonus)
+    return _top_labels(len(top_labels), n_labels, work, top_scores, top_labels)
+
+
+@njit(cache=True, nogil=True)
+def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
+    """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`."""
+    n_rows = len(top_labels)
     while True:
         start = _fetch_add(claimed, 0, CLAIM)
         if start >= n_rows:
             break
         for row in range(start, min(start + CLAIM, n_rows)):
-            _begin_row(work)
             first, last = rows.offsets[row], rows.offsets[row + 1]
-            _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
-            _top_labels(k, n_labels, work, top_scores[row], top_labels[row])
+            features, values = rows.features[first:last], rows.values[first:last]
+            _predict_row(features, values, weights, bonus, work, top_labels[row], top_scores[row])
+
+
+@njit(cache=True, nogil=True)
+def predict_one(features, values, n_given, unit_norm, weights, bonus, work, top_labels, top_scores):
+    """The same for one row, the first n_given of whose values are scaled to length 1 in place if asked for."""
+    if unit_norm:
+        square = 0.0
+        for i in range(n_given):
+            square += np.float64(values[i]) * np.float64(values[i])
+        norm = np.sqrt(square) if square > 0 else 1.0
+        for i in range(n_given):
+            values[i] = values[i] / norm
+    return _predict_row(features, values, weights, bonus, work, top_labels, top_scores)
+
+
+@njit(cache=True, nogil=True)
+def score_candidates(rows, weights, work, candidate_offsets, candidates, scores):
+    """Scores of each row's own candidate labels."""
+    n_labels = weights.dense_rows.shape[1]
+    for row in range(len(candidate_offsets) - 1):
+        _begin_row(work)
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+        for p in range(candidate_offsets[row], candidate_offsets[row + 1]):
+            is_open = work.opened[candidates[p] // BLOCK] == work.counts[0]
+            scores[p] = work.scores[candidates[p]] if is_open else 0.0
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,17 @@
+"""LinearScorer: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
+
+from xmlpreck.model.directory import FORMAT_VERSION, ModelError, check_target
+from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows
+from xmlpreck.model.scorer import LinearScorer, progress_bar
+
+__all__ = [
+    "FORMAT_VERSION",
+    "LinearScorer",
+    "ModelError",
+    "all_sparse",
+    "check_target",
+    "kernel_rows",
+    "lay_out",
+    "prepare_rows",
+    "progress_bar",
+]

@@ -1,0 +1,177 @@
+"""A model on disk: model.json and plain arrays, written in one step, checked when read."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from platform import python_version
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import xmlpreck
+from xmlpreck.config import InputError, RowsConfig
+from xmlpreck.formats.files import atomic_folder, holds_other_files
+from xmlpreck.kernels.arrays import Weights, sparse_weights
+from xmlpreck.model.layout import ANY_SIZE, all_sparse, with_dense_rows
+from xmlpreck.shards.sets import file_sha256
+from xmlpreck.text import TextVectorizer
+
+FORMAT_VERSION = 1
+ARRAYS = ("row_offsets", "row_labels", "row_weights")
+
+
+class ModelError(InputError):
+    """A model directory that cannot be trusted, or rows that do not fit the model."""
+
+
+class Contents(NamedTuple):
+    """All that a model directory holds."""
+
+    weights: Weights
+    rows: RowsConfig
+    label_names: list[str] | None
+    feature_names: list[str] | None
+    info: dict[str, Any]
+    vectorizer: TextVectorizer | None
+
+
+def write_model(folder: Path, model: Contents) -> int:
+    """Write the directory in one step (temporary name, fsync, rename); returns its size in bytes."""
+    check_target(folder)
+    try:
+        with atomic_folder(folder) as ready:
+            _write_files(ready, model)
+            return sum(file.stat().st_size for file in ready.iterdir())
+    except OSError as error:
+        raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _write_files(folder: Path, model: Contents) -> None:
+    n_features = len(model.weights.dense_of) - (model.rows.bias > 0)
+    sparse = all_sparse(model.weights, least=ANY_SIZE)
+    arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, sparse.values), strict=True))
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    if model.vectorizer is not None:
+        model.vectorizer.save(folder)  # its vocabulary names the features
+    feature_names = None if model.vectorizer else model.feature_names
+    for name, names in (("labels", model.label_names), ("features", feature_names)):
+        if names is not None:
+            if broken := [text for text in names if "\n" in text]:
+                raise ModelError(f"{name}.txt: a name must not have a line break, but {broken[0]!r} has one")
+            (folder / f"{name}.txt").write_bytes("".join(f"{line}\n" for line in names).encode())
+    about = {
+        "format": "xmlpreck model",
+        "format_version": FORMAT_VERSION,
+        "n_features": n_features,
+        "n_labels": int(model.weights.dense_rows.shape[1]),
+        "rows": asdict(model.rows),
+        "arrays": {name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()},
+        "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
+        "made_with": {
+            "xmlpreck": xmlpreck.__version__,
+            "numpy": np.__version__,
+            "python": python_version(),
+        },
+        **model.info,
+    }
+    (folder / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def read_model(folder: Path, verify: bool = False) -> Contents:
+    """Read a directory; arrays are memory-mapped. What does not fit together is refused by name."""
+    about = read_about(folder)
+    if verify:
+        check_hashes(folder, about.get("sha256"))
+    arrays = {}
+    for name in ARRAYS:
+        path = folder / f"{name}.npy"
+        try:
+            # "c": private pages, so that kernels see the same types as in training and compile once
+            arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise ModelError(f"{path}: cannot be read: {error}") from None
+        said = about["arrays"].get(name, {})
+        found = {"shape": list(arrays[name].shape), "dtype": arrays[name].dtype.str}
+        if said != found:
+            raise ModelError(f"{path}: holds {found}, but model.json says {said}")
+    try:
+        rows = RowsConfig(**about.pop("rows"))
+        n_features, n_labels = int(about.pop("n_features")), int(about.pop("n_labels"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / 'model.json'}: {error!r}") from None
+    weights = check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
+    names = [read_names(folder / f"{name}.txt", n) for name, n in (("labels", n_labels), ("features", n_features))]
+    for key in ("format", "format_version", "arrays", "sha256", "made_with"):
+        about.pop(key, None)
+    vectorizer = TextVectorizer.load(folder) if (folder / "text.json").exists() else None
+    if vectorizer is not None and vectorizer.n_features != n_features:
+        raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
+    feature_names = vectorizer.feature_names if vectorizer else names[1]
+    return Contents(weights, rows, names[0], feature_names, about, vectorizer)
+
+
+def check_hashes(folder: Path, hashes: Any) -> None:
+    """Every file of a model must be as it was saved."""
+    if not isinstance(hashes, dict) or not hashes:
+        raise ModelError(f"{folder / 'model.json'}: has no sha256 of its files to verify")
+    for name, digest in hashes.items():
+        path = folder / Path(name).name  # a file of this folder, whatever the name says
+        try:
+            is_same = file_sha256(path) == digest
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+        if not is_same:
+            raise ModelError(f"{path}: has changed since the model was saved (sha256): get a whole copy of the model")
+
+
+def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> Weights:
+    """The arrays of a model directory as Weights, or a ModelError that names the file which does not fit."""
+    offsets, labels, values = (arrays[name] for name in ARRAYS)
+
+    def demand(holds: Any, name: str, what: str) -> None:
+        if not holds:
+            raise ModelError(f"{folder / name}.npy: {what}")
+
+    demand(offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features")
+    rises = offsets[0] == 0 and offsets[-1] == len(labels) and (np.diff(offsets) >= 0).all()
+    demand(rises, "row_offsets", "offsets do not rise from 0 to the number of weights")
+    demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
+    in_range = not len(labels) or (labels.min() >= 0 and labels.max() < n_labels)
+    demand(in_range, "row_labels", f"an id is not a label (0 to {n_labels - 1})")
+    demand(np.isfinite(values.sum(dtype=np.float64)), "row_weights", "a weight is not a finite number")
+    return with_dense_rows(sparse_weights(offsets, labels, values, n_labels))
+
+
+def check_target(folder: Path) -> None:
+    """A model may take the place of nothing, an empty folder or a model: other files are never overwritten."""
+    if holds_other_files(folder, "model.json"):
+        raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """model.json, refused when it is not ours or of a newer version."""
+    path = folder / "model.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != "xmlpreck model":
+        raise ModelError(f"{path}: is not an xmlpreck model")
+    if about.get("format_version") != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: has format version {about.get('format_version')}, this xmlpreck reads {FORMAT_VERSION}: "
+            f"it was made with {about.get('made_with')}"
+        )
+    return about
+
+
+def read_names(path: Path, n_names: int) -> list[str] | None:
+    if not path.exists():
+        return None
+    names = path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
+    if len(names) != n_names:
+        raise ModelError(f"{path}: has {len(names)} names, but the model has {n_names}")
+    return names

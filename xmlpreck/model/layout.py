@@ -1,0 +1,87 @@
+"""Rows and weights as the kernels take them: prepared rows, hybrid dense and sparse weights."""
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from xmlpreck.config import RowsConfig
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
+from xmlpreck.kernels.patterns import fill_dense, gather_rows, unit_rows
+
+NO_MASK = np.zeros((0, 0), np.uint8)
+ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
+
+
+def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
+    """Rows as they are scored: float32, unit length if asked for, and the bias as one more feature behind the last."""
+    n_rows, n_features = rows.shape
+    values = rows.data.astype(np.float32, copy=False)
+    if config.unit_norm:
+        scaled = np.empty_like(values)
+        unit_rows(rows.indptr.astype(np.int64), values, scaled)
+        values = scaled
+    if not config.bias:
+        return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+    ends = rows.indptr[1:]
+    return csr_array(
+        (
+            np.insert(values, ends, np.float32(config.bias)),
+            np.insert(rows.indices, ends, n_features),
+            rows.indptr + np.arange(n_rows + 1, dtype=rows.indptr.dtype),
+        ),
+        shape=(n_rows, n_features + 1),
+    )
+
+
+def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
+    """CSR at the kernel's door; without labels every row has none."""
+    n_rows = rows.shape[0]
+    return Rows(
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32, copy=False),
+        rows.data.astype(np.float32, copy=False),
+        np.zeros(n_rows + 1, np.int64) if labels is None else labels.indptr.astype(np.int64),
+        np.zeros(0, np.int32) if labels is None else labels.indices.astype(np.int32, copy=False),
+    )
+
+
+def with_dense_rows(sparse: Weights) -> Weights:
+    """A dense row beside the sparse one for each feature with more than 1 / DENSE_SHARE of the labels."""
+    n_labels = sparse.dense_rows.shape[1]
+    lengths = np.diff(sparse.offsets)
+    is_dense = lengths * linear.DENSE_SHARE > n_labels
+    dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
+    dense_rows = np.zeros((int(is_dense.sum()), n_labels), sparse.values.dtype)
+    fill_dense(sparse.offsets, sparse.labels, sparse.values, dense_of, dense_rows)
+    return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
+
+
+def lay_out(sparse: Weights) -> Weights:
+    """Hybrid rows: a feature has either a dense row or a sparse one."""
+    weights = with_dense_rows(sparse)
+    is_sparse = weights.dense_of < 0
+    lengths = np.diff(sparse.offsets)
+    in_sparse = np.repeat(is_sparse, lengths)
+    offsets = np.concatenate([[0], np.cumsum(np.where(is_sparse, lengths, 0))])
+    return weights._replace(offsets=offsets, labels=sparse.labels[in_sparse], values=sparse.values[in_sparse])
+
+
+def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None, least: float = 0.0) -> Weights:
+    """Every feature as a sparse row: of what it stores (a dense row: under the mask, or what is not 0), or of the
+    weights whose size is `least` or more."""
+    mask = NO_MASK if dense_mask is None else dense_mask
+    offsets = np.zeros(len(weights.dense_of) + 1, np.int64)
+    labels, values = np.zeros(0, np.int32), np.zeros(0, weights.values.dtype)
+    gather_rows(weights, mask, least, offsets, labels, values)
+    np.cumsum(offsets, out=offsets)
+    labels, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], weights.values.dtype)
+    if len(labels):
+        gather_rows(weights, mask, least, offsets, labels, values)
+    return sparse_weights(offsets, labels, values, int(weights.dense_rows.shape[1]))
+
+
+def count_weights(weights: Weights) -> int:
+    """Weights that are not 0."""
+    lengths, none = np.zeros(len(weights.dense_of) + 1, np.int64), weights.values[:0]
+    gather_rows(weights, NO_MASK, ANY_SIZE, lengths, np.zeros(0, np.int32), none)
+    return int(lengths.sum())

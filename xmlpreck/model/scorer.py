@@ -1,0 +1,186 @@
+"""LinearScorer: one sparse linear scorer a label; prediction and pruning."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from tqdm import tqdm
+
+from xmlpreck.config import RowsConfig
+from xmlpreck.formats import Dataset, TopK
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team
+from xmlpreck.model.directory import Contents, ModelError, read_model, write_model
+from xmlpreck.model.layout import ANY_SIZE, all_sparse, count_weights, kernel_rows, lay_out, prepare_rows
+from xmlpreck.shards import RowSource, read_blocks
+from xmlpreck.text import TextVectorizer
+
+# Rows that are read and predicted at a time.
+BLOCK_ROWS = 1 << 15
+NO_BONUS = np.zeros(0, np.float32)
+
+
+def progress_bar(n_rows: int, text: str, wanted: bool) -> tqdm:
+    """A bar on stderr, if that is a terminal."""
+    return tqdm(total=n_rows, desc=text, unit=" rows", unit_scale=True, leave=False, disable=None if wanted else True)
+
+
+class Buffers(threading.local):
+    """What a thread needs to predict one row, made at its first call; a copied model starts without."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Buffers, ()
+
+
+@dataclass(frozen=True)
+class LinearScorer:
+    """score of a label = <its weights, the prepared row>; every label has a weight for the features of its support."""
+
+    weights: Weights
+    rows: RowsConfig
+    label_names: list[str] | None = None
+    feature_names: list[str] | None = None
+    info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
+    vectorizer: TextVectorizer | None = None  # how raw text becomes rows, for a model of documents
+    _buffers: Buffers = field(default_factory=Buffers, repr=False, compare=False)
+
+    @property
+    def n_labels(self) -> int:
+        return int(self.weights.dense_rows.shape[1])
+
+    @property
+    def n_features(self) -> int:
+        """Features of a row as it is given, without the bias."""
+        return len(self.weights.dense_of) - (self.rows.bias > 0)
+
+    @property
+    def n_weights(self) -> int:
+        """Weights that are not 0."""
+        return count_weights(self.weights)
+
+    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1, bonus: np.ndarray | None = None) -> TopK:
+        """The k best labels of every row: higher score first, then the lower label.
+
+        `bonus` is added to the scores of the labels; one of -inf bars a label.
+        """
+        prepared = self._prepare(rows)
+        k = self._check_k(k)
+        extra = NO_BONUS if bonus is None else bonus
+        labels = np.full((rows.shape[0], k), -1, np.int32)
+        scores = np.full((rows.shape[0], k), -np.inf, self.weights.values.dtype)
+        claimed = np.zeros(1, np.int64)
+
+        def work(_: int) -> None:
+            buffers = new_work(self.n_labels, dtype=scores.dtype)
+            linear.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
+
+        run_team(n_threads, work)
+        return TopK(labels, scores.astype(np.float32, copy=False))
+
+    def predict_one(self, row: "csr_array | str", k: int, bonus: np.ndarray | None = None) -> TopK:
+        """The k best labels of one row, or of one text if the model has learned from texts; (k) arrays.
+
+        For a server: many threads may call it, each has buffers of its own, and only the result is allocated anew.
+        """
+        if isinstance(row, str):
+            if self.vectorizer is None:
+                raise ModelError("the model was trained on numbers, not on texts: give it a row of them")
+            row = self.vectorizer.transform([row])
+        if row.shape != (1, self.n_features):
+            raise ModelError(f"a row has the shape (1, {self.n_features}), but this one {row.shape}")
+        k = self._check_k(k)
+        own = self._buffers
+        if not hasattr(own, "work"):
+            own.work = new_work(self.n_labels, dtype=self.weights.values.dtype)
+            own.features, own.values = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        n_given = len(row.indices)
+        n = n_given + (self.rows.bias > 0)
+        if n > len(own.features):
+            own.features, own.values = np.zeros(2 * n, np.int32), np.zeros(2 * n, np.float32)
+        own.features[:n_given], own.values[:n_given] = row.indices, row.data
+        own.features[n_given:n], own.values[n_given:n] = self.n_features, self.rows.bias
+        labels = np.full(k, -1, np.int32)
+        scores = np.full(k, -np.inf, self.weights.values.dtype)
+        extra = NO_BONUS if bonus is None else bonus
+        linear.predict_one(
+            own.features[:n],
+            own.values[:n],
+            n_given,
+            self.rows.unit_norm,
+            self.weights,
+            extra,
+            own.work,
+            labels,
+            scores,
+        )
+        return TopK(labels, scores)
+
+    def rank_candidates(self, rows: csr_array, candidates: csr_array, k: int) -> TopK:
+        """The k best of each row's own candidates (the pattern of a matrix of n_labels columns)."""
+        prepared = self._prepare(rows)
+        k = self._check_k(k)
+        if candidates.shape != (rows.shape[0], self.n_labels):
+            wanted = (rows.shape[0], self.n_labels)
+            raise ModelError(f"candidates must have the shape {wanted}, but have {candidates.shape}")
+        offsets, labels = candidates.indptr.astype(np.int64), candidates.indices
+        scores = np.zeros(len(labels), self.weights.values.dtype)
+        buffers = new_work(self.n_labels, dtype=scores.dtype)
+        linear.score_candidates(prepared, self.weights, buffers, offsets, labels, scores)
+        counts = np.diff(offsets)
+        row_of = np.repeat(np.arange(len(counts)), counts)
+        order = np.lexsort((labels, -scores, row_of))
+        place = np.arange(len(labels)) - np.repeat(offsets[:-1], counts)
+        best = place < k
+        top = TopK(np.full((len(counts), k), -1, np.int32), np.full((len(counts), k), -np.inf, np.float32))
+        top.labels[row_of[best], place[best]] = labels[order][best]
+        top.scores[row_of[best], place[best]] = scores[order][best]
+        return top
+
+    def _check_k(self, k: int) -> int:
+        if k < 1:
+            raise ModelError(f"topk must be 1 or more, but is {k}")
+        return min(k, self.n_labels)
+
+    def predict_blocks(
+        self, source: RowSource, k: int, n_threads: int = 1, progress: bool = False
+    ) -> Iterator[tuple[Dataset, TopK]]:
+        """Rows and their k best labels, block by block: two blocks are in memory at a time."""
+        with progress_bar(source.n_rows, "predict", progress) as bar:
+            for _, block in read_blocks(source, BLOCK_ROWS):
+                yield block, self.predict_topk(block.rows, k, n_threads)
+                bar.update(block.n_rows)
+
+    def decision_function(self, rows: csr_array) -> np.ndarray:
+        """All scores, dense (n_rows, n_labels)."""
+        prepared = self._prepare(rows)
+        scores = np.zeros((rows.shape[0], self.n_labels), self.weights.values.dtype)
+        linear.score_rows(prepared, self.weights, new_work(self.n_labels, dtype=scores.dtype), scores)
+        return scores
+
+    def _prepare(self, rows: csr_array) -> Rows:
+        if rows.shape[1] != self.n_features:
+            raise ModelError(f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}")
+        return kernel_rows(prepare_rows(rows, self.rows))
+
+    def prune(self, threshold: float) -> "LinearScorer":
+        """A model without the weights smaller than `threshold` in size, laid out anew."""
+        weights = lay_out(all_sparse(self.weights, least=max(threshold, ANY_SIZE)))
+        info = self.info | {"pruned_at": threshold}
+        return replace(self, weights=weights, info=info, _buffers=Buffers())
+
+    def save(self, folder: str | Path) -> int:
+        """Write the model directory in one step; returns its size in bytes."""
+        contents = (self.weights, self.rows, self.label_names, self.feature_names, self.info, self.vectorizer)
+        return write_model(Path(folder), Contents(*contents))
+
+    @classmethod
+    def load(cls, folder: str | Path, verify: bool = False) -> "LinearScorer":
+        """Read a model directory; arrays are memory-mapped. What does not fit together is refused by name.
+
+        Sizes are always checked, the sha256 of every file (which reads all of it) if asked to `verify`.
+        """
+        return cls(*read_model(Path(folder), verify))
