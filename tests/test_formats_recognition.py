@@ -421,7 +421,7 @@ def test_npz_of_every_kind_in_chunks(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
 def test_offsets_that_descend_to_nothing(tmp_path, kind):
-    """Found by tools/fuzz_formats.py: scipy takes a last offset of 0 for a matrix without entries."""
+    """Found by tools/fuzz.py: scipy takes a last offset of 0 for a matrix without entries."""
     matrix = sparse({0: {1: 2}, 1: {0: 3}}, (2, 2)).asformat(kind)
     matrix.indptr = np.array([0, 1, 0], np.int32)
     for name in ("X", "Y"):

@@ -102,9 +102,9 @@ def test_predictions_must_fit_the_data(tmp_path, suffix):
 
 @pytest.mark.parametrize("name", ["p.csv", "p", "p.txt.gz", "p.npy"])
 def test_unknown_kinds_name_the_known(tmp_path, name):
-    with refuses("predictions are .npz, .parquet or .txt; .npy and .txt.gz are for reading only"):
+    with refuses("predictions are .parquet, .npz, .txt, .jsonl; .npy and .txt.gz are for reading only"):
         formats.write_predictions(tmp_path / name, ONE, 3)
-    with refuses("cannot be read" if name in ("p.txt.gz", "p.npy") else "predictions are .npz, .parquet or .txt"):
+    with refuses("cannot be read" if name in ("p.txt.gz", "p.npy") else "predictions are .parquet, .npz, .txt"):
         formats.read_predictions(tmp_path / name)
 
 
@@ -199,14 +199,14 @@ def test_parquet_of_others(tmp_path):
         formats.read_predictions(write(path, "PAR1"))
 
 
-@pytest.mark.parametrize("suffix", ["npz", "parquet", "txt"])
+@pytest.mark.parametrize("suffix", ["npz", "parquet", "txt", "jsonl"])
 def test_blocks_are_written_like_one_piece(tmp_path, suffix):
     narrow = TopK(np.array([[1]], np.int32), np.array([[0.5]], np.float32))
     names = ["a", "b", "c"]
-    formats.write_prediction_blocks(tmp_path / f"p.{suffix}", iter([ONE, narrow, ONE]), 5, 3, names)
+    formats.write_prediction_blocks(tmp_path / f"p.{suffix}", iter([ONE, narrow, ONE]), 3, names)
     back = formats.read_predictions(tmp_path / f"p.{suffix}", 5, 3)
     assert back.labels.tolist() == [*ONE.labels.tolist(), [1, -1], *ONE.labels.tolist()]
-    formats.write_prediction_blocks(tmp_path / f"none.{suffix}", iter([]), 0, 3, names)
+    formats.write_prediction_blocks(tmp_path / f"none.{suffix}", iter([]), 3, names)
     assert formats.read_predictions(tmp_path / f"none.{suffix}", 0, 3).labels.shape[0] == 0
 
 
@@ -658,3 +658,26 @@ def test_a_good_write_replaces_the_file(tmp_path):
     formats.write_predictions(target, ONE, 3)
     assert zipfile.is_zipfile(target)
     assert os.listdir(tmp_path) == ["p.npz"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "is not a prediction: Expecting"),
+        ("[1]", "is not a prediction"),
+        ('{"labels": [1]}', "misses 'scores'"),
+        ('{"labels": [1], "scores": []}', "as many scores"),
+        ('{"labels": ["a"], "scores": [1]}', "labels must be ids"),
+        ('{"labels": [1], "scores": ["x"]}', "is not a prediction"),
+        ('{"labels": [7], "scores": [1]}', "label 7 is out of range"),
+        ('{"labels": [1], "scores": [NaN]}', "label 1 has the value nan"),
+        ('{"labels": [1, 2], "scores": [0, 1]}', "has a higher score than the label before it"),
+    ],
+)
+def test_bad_json_predictions(tmp_path, line, message):
+    path = tmp_path / "P.jsonl"
+    path.write_text('{"labels": [0], "scores": [1.5]}\n' + line + "\n")
+    with pytest.raises(formats.FormatError) as refused:
+        list(formats.open_predictions(path, 2, 3).blocks(10))
+    assert "P.jsonl:2: " in str(refused.value)
+    assert message in str(refused.value)

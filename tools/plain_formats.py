@@ -16,6 +16,11 @@ class Refused(Exception):
     """The plain parser's answer to a file that is wrong."""
 
 
+def whole(digits: bytes | str) -> int:
+    """The number; of one with more than 20 digits only that it is beyond all limits."""
+    return int(digits.lstrip(b"0" if isinstance(digits, bytes) else "0")[:20] or 0)
+
+
 def plain_header(text: bytes, count: int) -> tuple[list[int], list[bytes]]:
     first, newline, rest = text.partition(b"\n")
     words = [word for word in re.split(rb"[ \t\r]+", first) if word]
@@ -37,14 +42,14 @@ def plain_row(line: bytes, n_features: int, n_labels: int, first_id: int = 0) ->
         first = tokens.pop(0)
         if not re.fullmatch(rb"\d+(,\d+)*", first):
             raise Refused
-        labels = [int(label) for label in first.split(b",")]
+        labels = [whole(label) for label in first.split(b",")]
     features: dict[int, float] = {}
     for token in tokens:
         name, colon, value = token.partition(b":")
         if not colon or not re.fullmatch(rb"\d+", name) or not VALUE.fullmatch(value):
             raise Refused
         number = np.float32(float(value))
-        feature = int(name) - first_id
+        feature = whole(name) - first_id
         if feature in features or not 0 <= feature < n_features or not np.isfinite(number):
             raise Refused
         features[feature] = number
@@ -85,22 +90,27 @@ def plain_libsvm(files: Files) -> object:
 def plain_split(files: Files) -> object:
     rows, widths = plain_text(unpacked(files, "x_data.txt"), 3)
     try:
-        lines = files["x_trSplit.txt"].decode().split("\n")
+        lines = unpacked(files, "x_trSplit.txt").decode().split("\n")
     except UnicodeDecodeError:
         raise Refused from None
     words = [line.split() for line in lines if line.split()]
     if len({len(line) for line in words}) > 1 or not all(re.fullmatch("[0-9]+", line[0]) for line in words):
         raise Refused
-    chosen = [int(line[0]) for line in words]
+    chosen = [whole(line[0]) for line in words]
     if len(set(chosen)) < len(chosen) or not all(1 <= row <= len(rows) for row in chosen):
         raise Refused
     return [rows[row - 1] for row in sorted(chosen)], widths
 
 
 def unpacked(files: Files, name: str) -> bytes:
-    if name in files:
-        return files[name]
+    """The file, or the packed one; what is packed is told by its first bytes, or by its name."""
+    packed = f"{name}.gz"
+    data = files.get(name, files.get(packed))
+    if data is None:
+        raise Refused
+    if name in files and data[:2] != b"\x1f\x8b":
+        return data
     try:
-        return gzip.decompress(files[f"{name}.gz"])
+        return gzip.decompress(data)
     except Exception as error:
         raise Refused from error

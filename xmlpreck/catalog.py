@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import os
+import re
 import tomllib
 import types
 import typing
@@ -19,6 +20,7 @@ from xmlpreck.formats import Dataset
 from xmlpreck.shards import RowSource
 from xmlpreck.synthetic import make_demo
 
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -55,7 +57,7 @@ def resource_folder(name: str) -> Path:
 def _read_mirror(entries: dict[str, Any]) -> Mirror:
     """A mirror is one archive, written flat, or a list of `archives`."""
     entries = dict(entries)
-    note = entries.pop("note")
+    note = str(entries.pop("note"))
     archives = entries.pop("archives", None) or [entries]
     return Mirror(note, tuple(Archive(**archive) for archive in archives))
 
@@ -67,7 +69,7 @@ def _read_card(path: Path) -> DatasetCard:
         card = DatasetCard(**{**entries, "aliases": tuple(entries.get("aliases", ())), "mirrors": mirrors})
     except KeyError as error:
         raise InputError(f"{path}: is not a data set card: a mirror has no {error}") from error
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: is not a data set card: {error}") from error
     for field in dataclasses.fields(card):
         kind, wanted = type(getattr(card, field.name)), (field.type,)
@@ -75,6 +77,9 @@ def _read_card(path: Path) -> DatasetCard:
             wanted = typing.get_args(field.type)
         if wanted[0] in (int, float, str, bool) and kind not in wanted:
             raise InputError(f"{path}: {field.name} must be of type {wanted[0].__name__}, not {kind.__name__}")
+    # They name folders.
+    if wrong := [name for name in card.aliases if not (type(name) is str and _NAME.fullmatch(name))]:
+        raise InputError(f"{path}: alias {wrong[0]!r:.40} is no name: letters, digits, - and . make one")
     if card.name != path.stem:
         raise InputError(f"{path}: name {card.name!r} must be the file's own, {path.stem!r}")
     return card

@@ -18,6 +18,7 @@ from typing import Any
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}
 MAX_FEATURES = 2**31 - 1
+MAX_PATTERN = 300
 
 
 class InputError(ValueError):
@@ -51,7 +52,7 @@ class RowsConfig:
     bias: float = setting(0.0, "value of an additional feature that every row has; 0 = none")
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.bias) and self.bias >= 0, "rows.bias", self.bias, "0 or more")
+        require(0 <= self.bias < 1e30, "rows.bias", self.bias, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,12 @@ class TextConfig:
         require(0 < self.max_df <= 1, "text.max_df", self.max_df, "a share above 0 and at most 1")
         in_range = 0 <= self.hashed_features <= MAX_FEATURES
         require(in_range, "text.hashed_features", self.hashed_features, f"from 0 to {MAX_FEATURES}")
+        is_short = len(self.token_pattern) <= MAX_PATTERN
+        require(is_short, "text.token_pattern", self.token_pattern[:60], f"of at most {MAX_PATTERN} letters")
         try:
             n_groups = re.compile(self.token_pattern).groups
         except (re.error, OverflowError, RecursionError) as error:
-            message = f"text.token_pattern must be a regular expression, but is {self.token_pattern!r}: {error}"
+            message = f"text.token_pattern must be a regular expression, but is {self.token_pattern!r:.60}: {error}"
             raise ConfigError(message) from None
         require(n_groups <= 1, "text.token_pattern", self.token_pattern, "an expression with at most one (group)")
 
@@ -159,11 +162,11 @@ def _section(kind: Any, section: str, values: dict[str, Any], source: str) -> An
         if name not in types_of:
             raise ConfigError(f"{source}: no setting {section}.{name}{_nearest(name, types_of)}")
         wanted = types_of[name]
-        if wanted is float and type(value) is int:
+        if wanted is float and type(value) is int and abs(value) < 2**1023:
             value = float(value)
         if type(value) is not wanted:
             kind_name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
-            raise ConfigError(f"{source}: {section}.{name} must be {kind_name}, but is {value!r}")
+            raise ConfigError(f"{source}: {section}.{name} must be {kind_name}, but is {value!r:.60}")
         checked[name] = value
     try:
         return kind(**checked)
@@ -182,23 +185,29 @@ def load(path: Path | None, overrides: typing.Sequence[str] = ()) -> RunConfig:
     if path is not None:
         try:
             sections = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # TOMLDecodeError, and what int() says to 5,000 digits
             raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
         from_dict(sections, str(path))  # so that an error names the file that has it
+    return override(sections, overrides, "command line")
+
+
+def override(sections: dict[str, Any], overrides: typing.Sequence[str], source: str) -> RunConfig:
+    """The settings of nested dictionaries with `section.key=value` words on top."""
+    sections = {name: dict(values) if isinstance(values, dict) else values for name, values in sections.items()}
     for word in overrides:
         key, equals, text = word.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
             raise ConfigError(f"{word!r}: write section.key=value, for example train.eta=0.3")
         sections.setdefault(section, {})[name] = _parse_value(text.strip())
-    return from_dict(sections, "command line")
+    return from_dict(sections, source)
 
 
 def _parse_value(text: str) -> Any:
     """A TOML value; what is none is text, so that --set train.algo=sgd-max needs no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -111,7 +111,7 @@ class TextVectorizer:
         path = folder / "idf.npy"
         try:
             # A map knows the size of its file: a damaged header cannot ask for more memory than that.
-            idf = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+            idf = np.asarray(np.load(_regular(path), mmap_mode="r", allow_pickle=False))
         except Exception as error:  # a damaged header fails anywhere within numpy
             raise InputError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from None
         if idf.shape != (n_features,) or idf.dtype != np.float64:
@@ -124,13 +124,20 @@ class TextVectorizer:
         terms = None if config.hashed_features else _read_terms(folder / "vocabulary.txt", n_features)
         if config.hashed_features not in (0, n_features):
             raise InputError(f"{folder / 'text.json'}: {config.hashed_features} hashed features, but {n_features} idf")
-        return cls(config, n_documents, idf, terms)
+        return cls(config, n_documents, np.array(idf), terms)
+
+
+def _regular(path: Path) -> Path:
+    """The path, unless it leads to a device, which has no end, or to a pipe, which makes its reader wait."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a file")
+    return path
 
 
 def _read_about(path: Path) -> tuple[TextConfig, int, int]:
     """(settings, n_documents, n_features) of a text.json."""
     try:
-        about = json.loads(path.read_bytes())
+        about = json.loads(_regular(path).read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -139,19 +146,19 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
         raise InputError(f"{path}: is not an {_KIND} file")
     if about.get("format_version") != FORMAT_VERSION:
         found = about.get("format_version")
-        raise InputError(f"{path}: has format version {found}, this xmlpreck reads {FORMAT_VERSION}: fit again")
+        raise InputError(f"{path}: has format version {found!r:.40}, this xmlpreck reads {FORMAT_VERSION}: fit again")
     for name in ("n_documents", "n_features"):
-        if type(about.get(name)) is not int or about[name] < 1:
-            raise InputError(f"{path}: {name} must be 1 or more, but is {about.get(name)!r}")
+        if type(about.get(name)) is not int or not 1 <= about[name] < 2**63:
+            raise InputError(f"{path}: {name} must be a count from 1, but is {about.get(name)!r:.40}")
     try:
         return TextConfig(**about["settings"]), about["n_documents"], about["n_features"]
     except (KeyError, TypeError, ConfigError) as error:
-        raise InputError(f"{path}: settings: {error}") from None
+        raise InputError(f"{path}: settings: {error!s:.200}") from None
 
 
 def _read_terms(path: Path, n_terms: int) -> list[str]:
     try:
-        terms = path.read_bytes().decode().split("\n")
+        terms = _regular(path).read_bytes().decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if terms.pop() or len(terms) != n_terms:

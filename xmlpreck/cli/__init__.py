@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from xmlpreck import __version__, config
 from xmlpreck.cli.data import add_data_commands
+from xmlpreck.cli.explaining import add_explain_command
 from xmlpreck.cli.judging import add_judging_commands
 from xmlpreck.cli.options import CheckFailed, Parser, Stopped, note
+from xmlpreck.cli.serving import add_serving_commands
 from xmlpreck.cli.training import add_training_commands
 
 
@@ -21,7 +23,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"xmlpreck {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     add_training_commands(commands)
+    add_serving_commands(commands)
     add_judging_commands(commands)
+    add_explain_command(commands)
     add_data_commands(commands)
     return parser
 

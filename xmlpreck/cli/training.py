@@ -1,4 +1,4 @@
-"""xmlpreck plan | train | predict"""
+"""xmlpreck plan | train"""
 
 import argparse
 import dataclasses
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from xmlpreck import config
-from xmlpreck.cli.options import Stopped, add_command, columns_of, note, open_rows, positive_number, show, whole_number
+from xmlpreck.cli.options import Stopped, add_command, columns_of, note, open_rows, positive_number, show
 
 if TYPE_CHECKING:
     from xmlpreck.model import LinearScorer
@@ -58,14 +58,6 @@ def add_training_commands(commands: Any) -> None:
         metavar="SETTING=V,V,...",
         help="a model for each value, e.g. k=1,3,5,10, and a table of their scores",
     )
-
-    predict = add_command(commands, "predict", predict_command, "write the best labels of every row to a file")
-    predict.add_argument("--model", required=True, metavar="DIR", help="a model directory")
-    predict.add_argument("--out", required=True, metavar="FILE", help="file to write: .npz, .parquet or .txt")
-    predict.add_argument("--topk", default="5", metavar="INT", help="labels a row (default: 5)")
-    predict.add_argument("--threads", default="0", metavar="INT", help="threads; 0 = one for each core (default: 0)")
-    predict.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
-    predict.add_argument("--verify", action="store_true", help="check the sha256 of the model's files first")
 
 
 def plan_command(args: argparse.Namespace) -> None:
@@ -250,22 +242,6 @@ def heldout_rows(data: "RowSource", settings: config.RunConfig) -> "RowSource":
     from xmlpreck import train
 
     return train.split_heldout(data, settings.train)[1]
-
-
-def predict_command(args: argparse.Namespace) -> None:
-    topk = whole_number("--topk", args.topk, least=1)
-    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    from xmlpreck import formats, shards
-    from xmlpreck.model import LinearScorer
-
-    shards.give_memory_back()
-    formats.prediction_kind(args.out)  # before any work
-    scorer = LinearScorer.load(args.model, args.verify)
-    rows = open_rows(args, args.split, scorer)
-    blocks = (top for _, top in scorer.predict_blocks(rows, topk, n_threads, progress=True))
-    formats.write_prediction_blocks(args.out, blocks, rows.n_rows, scorer.n_labels, scorer.label_names)
-    result = {"out": args.out, "n_rows": rows.n_rows, "topk": min(topk, scorer.n_labels)}
-    show(args, result, f"{args.out}: {result['topk']} labels for each of {result['n_rows']:,} rows")
 
 
 def has_test(args: argparse.Namespace) -> bool:

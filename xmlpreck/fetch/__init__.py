@@ -42,11 +42,15 @@ class Archive:
     resourcekey: str = ""
 
     def __post_init__(self) -> None:
+        named = {**self.files, **self.optional}
+        for text in (self.url, self.drive, self.resourcekey, self.sha256, *named, *named.values()):
+            if type(text) is not str:
+                raise ValueError(f"{text!r:.40} must be a text in quotes")
         if bool(self.url) == bool(self.drive):
             raise ValueError("say either url or drive (an id of Google Drive)")
         if self.sha256 != UNVERIFIED and (len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef")):
             raise ValueError(f"sha256 must be 64 digits 0-9a-f or {UNVERIFIED!r}, but is {self.sha256!r}")
-        if not self.files or any(PurePosixPath(name).name != name for name in (*self.files, *self.optional)):
+        if not self.files or any(PurePosixPath(name).name != name or name in ("", "..") for name in named):
             raise ValueError("files must be OUR NAME = 'NAME IN THE ARCHIVE', our names without folders")
 
     @property

@@ -1,5 +1,6 @@
 """Archives of strangers: no file leaves the folder, nothing but plain files, no bombs."""
 
+import errno
 import gzip
 import lzma
 import shutil
@@ -72,13 +73,19 @@ def unpack(path: Path, folder: Path) -> None:
         raise FetchError(f"{path}: refused: has the same name twice: {error.filename}") from error
     except _DAMAGE as error:
         raise FetchError(f"{path}: the archive is damaged: {error or type(error).__name__}") from error
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENAMETOOLONG):  # a place before the file, a name of 300 letters
+            raise
+        raise FetchError(f"{path}: the archive is damaged: {error.strerror}") from error
 
 
 def _safe_parts(path: Path, name: str) -> list[str]:
     """The parts of a name inside an archive, which some tools write with backslashes."""
     inside = PurePosixPath(name.replace("\\", "/"))
-    if inside.is_absolute() or ".." in inside.parts or ":" in name or "\0" in name:
+    if inside.is_absolute() or ".." in inside.parts or ":" in name:
         raise FetchError(f"{path}: refused: holds the file {name!r}, which is outside its folder")
+    if any(letter < " " for letter in name):
+        raise FetchError(f"{path}: refused: holds the file {name!r}: no name has such letters")
     return list(inside.parts)
 
 
@@ -112,6 +119,9 @@ def _zip_entries(path: Path) -> Iterator[tuple[str, Any]]:
     total = 0
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
+            # The other packings that zipfile knows reserve memory as their header says.
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise FetchError(f"{path}: refused: {info.filename!r} is neither stored nor deflated: pack it anew")
             if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise FetchError(f"{path}: refused: {info.filename!r} is a link or a device")
             if info.is_dir():
@@ -126,6 +136,8 @@ def _zip_entries(path: Path) -> Iterator[tuple[str, Any]]:
 def _tar_entries(path: Path, stream: Any) -> Iterator[tuple[str, Any]]:
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
+            if member.size < 0:
+                raise FetchError(f"{path}: the archive is damaged: {member.name!r} has {member.size} bytes")
             # A sparse file has bytes that are not in the archive, so nobody would have counted them.
             if not (member.isdir() or member.isreg()) or member.issparse():
                 raise FetchError(f"{path}: refused: {member.name!r} is a link, a device or sparse")

@@ -1,5 +1,6 @@
 """One file of rows and, beside it, the numbers of those that are for training and those that are for testing."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,8 @@ from xmlpreck.formats.files import BLOCK_BYTES, numbered_lines, write_lines
 from xmlpreck.formats.repository import REPOSITORY, read_header, read_text, write_repository
 
 _ENDINGS = {"train": "trsplit.txt", "test": "tstsplit.txt"}
+# Zeros may stand before it; more digits than these are no row of any file, and too many for Python's int.
+_ROW_NUMBER = re.compile(r"0*([0-9]{1,15})")
 _WRITTEN = {"train": "trSplit.txt", "test": "tstSplit.txt"}
 
 
@@ -57,9 +60,10 @@ def read_column(path: AnyPath, column: int, n_rows: int) -> np.ndarray:
         if len(words) != n_columns:
             raise FormatError(f"{path}:{number}: has {len(words)} columns, but the first line has {n_columns}")
         word = words[column]
-        if not (word.isascii() and word.isdecimal()) or not 1 <= int(word[:20]) <= n_rows:
+        digits = _ROW_NUMBER.fullmatch(word)
+        if digits is None or not 1 <= int(digits[1]) <= n_rows:
             raise FormatError(f"{path}:{number}: {word[:40]!r} is no row: rows are numbered from 1 to {n_rows}")
-        chosen.append(int(word) - 1)
+        chosen.append(int(digits[1]) - 1)
     rows = np.sort(np.array(chosen, np.int64))
     if (twice := np.flatnonzero(np.diff(rows) == 0)).size:
         raise FormatError(f"{path}: row {rows[twice[0]] + 1} stands twice in column {column}: remove one")

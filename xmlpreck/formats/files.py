@@ -5,6 +5,7 @@ import gzip
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ from xmlpreck.formats.dataset import AnyPath, FormatError
 
 BLOCK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 16
+# Data pack at 3:1 to 10:1. A file that unpacks to more than both of these is made to fill the memory.
+MAX_RATIO, RATIO_COUNTS_FROM = 200, 10**8
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -91,8 +94,29 @@ def _is_gzip(path: Path) -> bool:
         return stream.read(2) == _GZIP_MAGIC
 
 
+def refuse_bomb(path: AnyPath, n_bytes: int) -> None:
+    """Refuse a file that unpacks, or is said to, to `n_bytes` out of all proportion to its own."""
+    n_packed = os.stat(path).st_size
+    if n_bytes > max(RATIO_COUNTS_FROM, MAX_RATIO * n_packed):
+        what = f"its {n_packed:,} bytes unpack to {n_bytes:,} or more"
+        raise FormatError(f"{path}: refused: {what}: a bomb? unpack it yourself if you trust it")
+
+
+class _Gzip(gzip.GzipFile):
+    """gzip that refuses a bomb before it fills the memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        parts = []
+        left = sys.maxsize if size is None or size < 0 else size
+        while left and (part := super().read(min(left, BLOCK_BYTES))):
+            parts.append(part)
+            left -= len(part)
+            refuse_bomb(self.name, self.tell())
+        return b"".join(parts)
+
+
 def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    return gzip.open(path) if _is_gzip(path) else open(path, "rb")
+    return _Gzip(path) if _is_gzip(path) else open(path, "rb")
 
 
 def read_head(path: AnyPath, n_bytes: int = HEAD_BYTES) -> bytes:
@@ -106,7 +130,7 @@ def read_bytes(path: AnyPath) -> np.ndarray:
     place = Path(path)
     with _reading(path):
         if _is_gzip(place):
-            with gzip.open(place) as stream:
+            with _open(place) as stream:
                 return np.frombuffer(stream.read(), np.uint8)
         # A map, not a read: a file of many GB need not stand in memory beside its matrix.
         return np.asarray(np.memmap(place, np.uint8, "r")) if place.stat().st_size else np.empty(0, np.uint8)

@@ -1,6 +1,7 @@
 """Pairs of CSR matrices in scipy's `.npz` files, read whole or row by row."""
 
 import math
+import os
 import shutil
 import tempfile
 import zipfile
@@ -22,10 +23,10 @@ from xmlpreck.formats.dataset import (
     build_csr,
     check_matrix,
 )
-from xmlpreck.formats.files import BLOCK_BYTES, atomic_path
+from xmlpreck.formats.files import BLOCK_BYTES, atomic_path, refuse_bomb
 
 _ROWS_AT_ONCE = 8192
-# What deflate can make of a byte, at most; an array that claims more is a damaged file or a bomb.
+# What deflate can make of a byte, at most; an array that claims more is a damaged file.
 _DEFLATE_LIMIT = 1100
 # A matrix that is not stored by rows may claim any number of them; beyond this it is none of ours.
 _ROWS_AN_ENTRY = 1000
@@ -43,13 +44,15 @@ def _reading(path: AnyPath) -> Iterator[None]:
 
 
 def _check_matrix_kind(shape: tuple[int, ...], dtype: np.dtype) -> None:
-    if len(shape) != 2 or dtype.kind not in "biuf" or not 0 <= shape[1] <= MAX_ID:
+    if len(shape) != 2 or dtype.kind not in "biuf" or shape[0] < 0 or not 0 <= shape[1] <= MAX_ID:
         raise ValueError(f"shape {tuple(map(int, shape))} of {dtype} is not a matrix of real numbers")
 
 
 def _open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
     """(stream of its items, shape, type); refused when the file cannot hold what the array's header promises."""
     info = archive.getinfo(f"{name}.npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is packed in a way that numpy does not use")
     stream = archive.open(info)
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
@@ -59,6 +62,8 @@ def _open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[i
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects: save it as numbers")
     n_bytes = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0:  # two of them are a product that is fine, and numpy's wraps round
+        raise ValueError(f"{name} has the shape {shape}")
     if n_bytes > info.file_size or info.file_size > _DEFLATE_LIMIT * (info.compress_size + 1):
         raise ValueError(f"{name} is said to have {n_bytes} bytes, which are not there")
     return stream, shape, dtype
@@ -74,8 +79,13 @@ def _read_small(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 def _read_kind(archive: zipfile.ZipFile) -> tuple[str, tuple[int, ...]]:
     """The sparse format and the shape, once every array of the archive is known to be no larger than its bytes."""
-    for name in archive.namelist():
-        _open_array(archive, name.removesuffix(".npy"))[0].close()
+    path, members = str(archive.filename), archive.infolist()
+    for info in members:
+        _open_array(archive, info.filename.removesuffix(".npy"))[0].close()
+    # What is said of a packed size is not to be trusted either, only the size of the file.
+    if sum(info.compress_size for info in members) > os.stat(path).st_size:
+        raise ValueError("its arrays are said to have more packed bytes than the file")
+    refuse_bomb(path, sum(info.file_size for info in members))
     kind, shape = _read_small(archive, "format"), _read_small(archive, "shape")
     if kind.ndim or kind.dtype.kind not in "SU" or shape.ndim != 1 or shape.dtype.kind not in "iu":
         raise ValueError("format or shape is not that of a matrix")

@@ -1,7 +1,9 @@
-"""Predictions to disk: CSR `.npz`, Parquet with names, and the sparse text that evaluators of the field read."""
+"""Predictions to disk: Parquet and JSON lines with names, CSR `.npz`, and the sparse text that evaluators read."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,34 +11,45 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from xmlpreck.formats.dataset import AnyPath, FormatError, TopK, build_csr, check_matrix, stack_rows
-from xmlpreck.formats.files import atomic_path, write_lines
+from xmlpreck.formats.files import Spool, atomic_path, write_lines
 from xmlpreck.formats.npz import save_csr
 from xmlpreck.formats.repository import format_rows
 
 
 def prediction_kind(path: AnyPath) -> str:
-    """`.npz`, `.parquet` or `.txt`, the kinds that are written; any other suffix is an error."""
+    """The suffix of a kind that is written; any other is an error."""
     suffix = Path(path).suffix
-    if suffix not in (".npz", ".parquet", ".txt"):
-        known = "predictions are .npz, .parquet or .txt; .npy and .txt.gz are for reading only"
+    if suffix not in _WRITERS:
+        known = f"predictions are {', '.join(_WRITERS)}; .npy and .txt.gz are for reading only"
         raise FormatError(f"{path}: unknown kind {suffix!r}: {known}")
     return suffix
 
 
 def write_predictions(path: AnyPath, topk: TopK, n_labels: int, label_names: list[str] | None = None) -> None:
-    """Write predictions as the suffix says: `.npz`, `.parquet` (the only one with names) or `.txt`."""
-    write_prediction_blocks(path, [topk], len(topk.labels), n_labels, label_names)
+    """Write predictions as the suffix says: `.npz`, `.txt`, or with names `.parquet` and `.jsonl`."""
+    write_prediction_blocks(path, [topk], n_labels, label_names)
 
 
 def write_prediction_blocks(
-    path: AnyPath, blocks: Iterable[TopK], n_rows: int, n_labels: int, label_names: list[str] | None = None
-) -> None:
-    """The same for rows that come block by block; memory holds one, but for `.npz`, which is one compressed matrix."""
-    write = {".npz": _write_npz, ".parquet": _write_parquet, ".txt": _write_text}[prediction_kind(path)]
-    write(path, ((block, _as_matrix(path, block, n_labels)) for block in blocks), (n_rows, n_labels), label_names)
+    path: AnyPath, blocks: Iterable[TopK], n_labels: int, label_names: list[str] | None = None
+) -> int:
+    """The same for rows that come block by block; memory holds one, but for `.npz`, which is one compressed matrix.
+
+    Returns the number of rows.
+    """
+    n_rows = 0
+
+    def parts() -> Parts:
+        nonlocal n_rows
+        for block in blocks:
+            n_rows += len(block.labels)
+            yield block, _as_matrix(path, block, n_labels)
+
+    _WRITERS[prediction_kind(path)](path, parts(), n_labels, label_names)
+    return n_rows
 
 
-Parts = Iterable[tuple[TopK, csr_array]]
+Parts = Iterator[tuple[TopK, csr_array]]
 
 
 def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
@@ -51,28 +64,46 @@ def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
     return check_matrix(matrix, path, "label")
 
 
-def _write_npz(path: AnyPath, parts: Parts, shape: tuple[int, int], _: list[str] | None) -> None:
-    save_csr(path, stack_rows([matrix for _, matrix in parts] or [csr_array((0, shape[1]), dtype=np.float32)]))
+def _write_npz(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
+    save_csr(path, stack_rows([matrix for _, matrix in parts] or [csr_array((0, n_labels), dtype=np.float32)]))
 
 
-def _write_text(path: AnyPath, parts: Parts, shape: tuple[int, int], _: list[str] | None) -> None:
-    def lines() -> Iterator[str]:
-        yield f"{shape[0]} {shape[1]}"
-        for _, matrix in parts:
+def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
+    with Spool(path) as spool:
+        for matrix in (matrix for _, matrix in parts):
             # The repository's Matlab evaluator marks a chosen label by the score 0, and sparse files drop zeros:
             # scores must be positive. Scores that differ by less than nine digits around 1 become ties.
             score = matrix.data.astype(np.float64)
             matrix.data = np.where(score >= 0, 1 + score, 1 / (1 + np.abs(score)))
-            yield from format_rows(matrix)
+            spool.add(format_rows(matrix))
+        spool.finish(f"{spool.n_lines} {n_labels}")
+
+
+def json_lines(topk: TopK, label_names: list[str] | None, ids: Iterable[Any]) -> Iterator[str]:
+    """An object a row: what it is called, its labels by falling score, and their names if there are some."""
+    for row, labels, scores in zip(ids, topk.labels.tolist(), topk.scores.astype(float).tolist(), strict=True):
+        chosen = [label for label in labels if label >= 0]
+        names = {} if label_names is None else {"names": [label_names[label] for label in chosen]}
+        # The shortest digits that bring the float32 back.
+        shown = [float(f"{score:.9g}") for score, label in zip(scores, labels, strict=True) if label >= 0]
+        yield json.dumps({"row": row, "labels": chosen, **names, "scores": shown}, ensure_ascii=False)
+
+
+def _write_json(path: AnyPath, parts: Parts, _: int, label_names: list[str] | None) -> None:
+    def lines() -> Iterator[str]:
+        start = 0
+        for topk, _ in parts:
+            yield from json_lines(topk, label_names, range(start, start + len(topk.labels)))
+            start += len(topk.labels)
 
     write_lines(path, lines())
 
 
-def _write_parquet(path: AnyPath, parts: Parts, shape: tuple[int, int], label_names: list[str] | None) -> None:
+def _write_parquet(path: AnyPath, parts: Parts, n_labels: int, label_names: list[str] | None) -> None:
     kinds = {"row": pa.int64(), "labels": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
     if label_names is not None:
         kinds["names"] = pa.list_(pa.string())
-    schema = pa.schema(kinds, {"n_labels": str(shape[1])})
+    schema = pa.schema(kinds, {"n_labels": str(n_labels)})
     names = pa.array(label_names or [], pa.string())
     start = 0
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
@@ -87,3 +118,11 @@ def _write_parquet(path: AnyPath, parts: Parts, shape: tuple[int, int], label_na
             lists = [pa.ListArray.from_arrays(offsets, column) for column in flat]
             writer.write_table(pa.table([rows, *lists], schema=schema))
             start += matrix.shape[0]
+
+
+_WRITERS: dict[str, Callable[[AnyPath, Parts, int, list[str] | None], None]] = {
+    ".parquet": _write_parquet,
+    ".npz": _write_npz,
+    ".txt": _write_text,
+    ".jsonl": _write_json,
+}

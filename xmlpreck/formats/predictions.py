@@ -4,11 +4,13 @@ Scores are float32 everywhere: two that are equal as float32 are tied, and the l
 lists of napkinXC and omikuji, whose scores are rounded, the order in the file is the ranking.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array, load_npz
 
 from xmlpreck.formats.dataset import MAX_ID, AnyPath, FormatError, TopK, build_csr, regroup
-from xmlpreck.formats.files import line_blocks, read_head
+from xmlpreck.formats.files import line_blocks, numbered_lines, read_head
 from xmlpreck.formats.npz import read_matrix, read_shape
 from xmlpreck.formats.prediction_output import prediction_kind
 from xmlpreck.formats.repository import SCORES, read_header
@@ -28,6 +30,8 @@ DEPTH = 100
 
 _ROWS_AT_ONCE = 8192
 _DENSE_ENTRIES = 1 << 20
+# All rows of a block are as wide as the longest: more padding than this, and so much of it, is refused.
+_PADDED_ENTRIES, _PADDING = 1 << 26, 50
 # From here on a float64 becomes an infinite float32.
 _FLOAT32_END = 2.0**128 - 2.0**103
 _DROPS = "; --fix drops such entries"
@@ -69,7 +73,7 @@ class Predictions:
         parts = self._source.read(self.n_labels, self.mended if self._fix else None)
         for (matrix,) in regroup(((self._settle(rows, entries),) for rows, entries in parts), block_rows):
             if matrix.shape[0]:
-                yield _pad(matrix)
+                yield _pad(self.path, matrix)
 
     def _settle(self, rows: range, entries: _Entries) -> csr_array:
         """The entries as CSR, best first within a row; wrong ones are refused or mended."""
@@ -121,9 +125,13 @@ def _repeats(entries: _Entries, n_labels: int) -> np.ndarray:
     return repeats
 
 
-def _pad(matrix: csr_array) -> TopK:
+def _pad(path: AnyPath, matrix: csr_array) -> TopK:
     counts = np.diff(matrix.indptr)
-    there = np.arange(max(1, counts.max(initial=0))) < counts[:, None]
+    width = max(1, int(counts.max(initial=0)))
+    if width > DEPTH and width * counts.size > max(_PADDED_ENTRIES, _PADDING * matrix.nnz):
+        what = f"one row has {width} labels, {counts.size} rows have {matrix.nnz}"
+        raise FormatError(f"{path}: {what}: keep the best {DEPTH} of each")
+    there = np.arange(width) < counts[:, None]
     topk = TopK(np.full(there.shape, -1, np.int32), np.full(there.shape, -np.inf, np.float32))
     topk.labels[there], topk.scores[there] = matrix.indices, matrix.data
     return topk
@@ -134,8 +142,8 @@ def open_predictions(
 ) -> Predictions:
     """Open predictions by suffix; `n_rows` and `n_labels` are what they must have.
 
-    `.parquet` has row, labels and scores; `.npz` a scipy matrix; `.txt` and `.txt.gz` a matrix under a header, or the
-    lists of napkinXC or omikuji; `.npy` scores of all labels, of which the best `depth` are taken.
+    `.parquet` and `.jsonl` have labels and scores; `.npz` a scipy matrix; `.txt` and `.txt.gz` a matrix under a
+    header, or the lists of napkinXC or omikuji; `.npy` scores of all labels, of which the best `depth` are taken.
 
     What is wrong is refused by name; with `fix` it is mended and counted: labels out of range and scores that are not
     finite are dropped, of a label that stands twice the higher score stays, lists whose scores rise and Parquet rows
@@ -146,6 +154,8 @@ def open_predictions(
         source = _open_text(place, n_rows)
     elif place.suffix == ".npy":
         source = _open_dense(place, depth)
+    elif place.suffix == ".jsonl":
+        source = _Source(_count_lines(place)[0], None, partial(_read_json, place), first_line=1, is_ranked=True)
     elif prediction_kind(place) == ".npz":
         source = _Source(*read_shape(place), partial(_read_npz, place))
     else:
@@ -246,6 +256,31 @@ def _without_bad_tokens(text: bytes, n_labels: int, mended: Counter[str]) -> byt
     return _LABEL_COLON_SCORE.sub(mend, text)
 
 
+def _read_json(path: Path, n_labels: int, _: Counter[str] | None) -> Iterator[tuple[range, _Entries]]:
+    """Objects with labels and as many scores, one a line."""
+    lines = numbered_lines(path)
+    start = 0
+    while batch := list(islice(lines, _ROWS_AT_ONCE)):
+        found = [_parse_json(path, number, line) for number, line in batch]
+        rows = range(start, start + len(batch))
+        labels, scores = (np.concatenate(column) for column in zip(*found, strict=True))
+        yield rows, _Entries(np.repeat(rows, [len(mine) for mine, _ in found]), labels, scores)
+        start = rows.stop
+
+
+def _parse_json(path: Path, number: int, line: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        fields = json.loads(line)
+        labels, scores = fields["labels"], fields["scores"]
+        if len(labels) != len(scores) or any(type(label) is not int for label in labels):
+            raise ValueError("labels must be ids, and have as many scores")
+        with np.errstate(over="ignore"):  # what is too large becomes inf, and is refused or mended later
+            return np.array(labels, np.int64), np.array(scores, np.float64).astype(np.float32)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        shown = f"misses {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise FormatError(f"{path}:{number}: is not a prediction: {shown:.100}") from None
+
+
 # --- matrices
 
 
@@ -280,7 +315,7 @@ def _read_npz(path: Path, n_labels: int, mended: Counter[str] | None) -> Iterato
 def _open_dense(path: Path, depth: int) -> _Source:
     with _reading(path, "a matrix of scores"):
         scores = np.load(path, mmap_mode="r", allow_pickle=False)
-        if scores.ndim != 2 or scores.dtype.kind != "f" or scores.dtype.itemsize > 8:
+        if scores.ndim != 2 or not scores.shape[1] or scores.dtype.kind != "f" or scores.dtype.itemsize > 8:
             shown = f"shape {scores.shape} of {scores.dtype}"
             raise ValueError(f"{shown} is not n_rows x n_labels of float16, float32 or float64: save it so")
     return _Source(scores.shape[0], scores.shape[1], partial(_read_dense, path, scores.shape[0], depth))
@@ -318,9 +353,9 @@ def _open_parquet(path: Path, fix: bool) -> _Source:
     with _reading(path, "row, labels and scores"):
         file = pq.ParquetFile(path, pre_buffer=False)  # pre-buffered, the whole file would stay in memory
         said = (file.schema_arrow.metadata or {}).get(b"n_labels")
+        if said is not None and not (re.fullmatch(rb"[0-9]{1,10}", said) and int(said) <= MAX_ID):
+            raise ValueError(f"its n_labels is {said[:20].decode('ascii', 'backslashreplace')}")
         n_labels = None if said is None else int(said)
-        if n_labels is not None and not 0 <= n_labels <= MAX_ID:
-            raise ValueError(f"its n_labels is {n_labels}")
         n_misplaced = 0 if _is_in_order(file) else _count_misplaced(path, file, fix)
     return _Source(file.metadata.num_rows, n_labels, partial(_read_parquet, path, file, n_misplaced))
 
@@ -373,3 +408,5 @@ def _read_parquet(
             flat = (column.flatten().to_numpy() for column in (labels, scores))
             yield rows, _Entries(np.repeat(np.arange(rows.start, rows.stop), counts), *flat)
             start = rows.stop
+        if start != file.metadata.num_rows:
+            raise ValueError(f"its columns end after {start} rows, but it says {file.metadata.num_rows}")

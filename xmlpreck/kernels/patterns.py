@@ -102,6 +102,18 @@ def fill_dense(offsets, labels, values, dense_of, dense_rows):
 
 
 @njit(cache=True, nogil=True)
+def rows_rise(offsets, labels, n_labels):
+    """Do the labels of each feature rise, from 0 or more to less than n_labels?"""
+    for f in range(len(offsets) - 1):
+        before = -1
+        for p in range(offsets[f], offsets[f + 1]):
+            if labels[p] <= before or labels[p] >= n_labels:
+                return False
+            before = labels[p]
+    return True
+
+
+@njit(cache=True, nogil=True)
 def gather_rows(weights, dense_mask, least, offsets, labels, values):
     """Every feature as a sparse row, of the entries whose size is `least` or more.
 

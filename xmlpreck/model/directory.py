@@ -9,15 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xmlpreck
-from xmlpreck.config import InputError, RowsConfig
+from xmlpreck.config import InputError, RowsConfig, from_dict
+from xmlpreck.formats.dataset import MAX_ID
 from xmlpreck.formats.files import atomic_folder, holds_other_files
 from xmlpreck.kernels.arrays import Weights, sparse_weights
+from xmlpreck.kernels.patterns import rows_rise
 from xmlpreck.model.layout import ANY_SIZE, all_sparse, with_dense_rows
 from xmlpreck.shards.sets import file_sha256
 from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
+# So many labels a weight, and no more, may a model have.
+LABELS_A_WEIGHT = 1000
 
 
 class ModelError(InputError):
@@ -35,21 +39,27 @@ class Contents(NamedTuple):
     vectorizer: TextVectorizer | None
 
 
-def write_model(folder: Path, model: Contents) -> int:
+def write_model(folder: Path, model: Contents, half: bool = False) -> int:
     """Write the directory in one step (temporary name, fsync, rename); returns its size in bytes."""
     check_target(folder)
     try:
         with atomic_folder(folder) as ready:
-            _write_files(ready, model)
+            _write_files(ready, model, half)
             return sum(file.stat().st_size for file in ready.iterdir())
     except OSError as error:
         raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-def _write_files(folder: Path, model: Contents) -> None:
+def _write_files(folder: Path, model: Contents, half: bool) -> None:
     n_features = len(model.weights.dense_of) - (model.rows.bias > 0)
     sparse = all_sparse(model.weights, least=ANY_SIZE)
-    arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, sparse.values), strict=True))
+    values = sparse.values
+    if half:
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float16)
+        if not np.isfinite(values).all():
+            raise ModelError("a weight is too large for 16 bits: save without --half")
+    arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, values), strict=True))
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     if model.vectorizer is not None:
@@ -83,23 +93,23 @@ def read_model(folder: Path, verify: bool = False) -> Contents:
     about = read_about(folder)
     if verify:
         check_hashes(folder, about.get("sha256"))
+    try:
+        rows = from_dict({"rows": about.pop("rows")}, "rows").rows
+        n_features, n_labels = (check_count(about.pop(name)) for name in ("n_features", "n_labels"))
+        said_of = {name: dict(about["arrays"][name]) for name in ARRAYS}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / 'model.json'}: {error!r:.200}") from None
     arrays = {}
-    for name in ARRAYS:
+    for name, said in said_of.items():
         path = folder / f"{name}.npy"
         try:
             # "c": private pages, so that kernels see the same types as in training and compile once
             arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise ModelError(f"{path}: cannot be read: {error}") from None
-        said = about["arrays"].get(name, {})
+        except Exception as error:  # a damaged header fails anywhere within numpy
+            raise ModelError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from None
         found = {"shape": list(arrays[name].shape), "dtype": arrays[name].dtype.str}
         if said != found:
-            raise ModelError(f"{path}: holds {found}, but model.json says {said}")
-    try:
-        rows = RowsConfig(**about.pop("rows"))
-        n_features, n_labels = int(about.pop("n_features")), int(about.pop("n_labels"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / 'model.json'}: {error!r}") from None
+            raise ModelError(f"{path}: holds {found}, but model.json says {said!r:.99}")
     weights = check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
     names = [read_names(folder / f"{name}.txt", n) for name, n in (("labels", n_labels), ("features", n_features))]
     for key in ("format", "format_version", "arrays", "sha256", "made_with"):
@@ -118,6 +128,8 @@ def check_hashes(folder: Path, hashes: Any) -> None:
     for name, digest in hashes.items():
         path = folder / Path(name).name  # a file of this folder, whatever the name says
         try:
+            if not name.isprintable() or (path.exists() and not path.is_file()):  # a device has no end
+                raise ModelError(f"{folder / 'model.json'}: {name!r:.40} is not a file of this folder")
             is_same = file_sha256(path) == digest
         except OSError as error:
             raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
@@ -133,13 +145,21 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
         if not holds:
             raise ModelError(f"{folder / name}.npy: {what}")
 
+    for name, kinds in zip(ARRAYS, (("<i8",), ("<i4",), ("<f2", "<f4", "<f8")), strict=True):
+        array = arrays[name]
+        demand(array.ndim == 1 and array.dtype.str in kinds, name, f"is {array.dtype} of shape {array.shape}")
     demand(offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features")
     rises = offsets[0] == 0 and offsets[-1] == len(labels) and (np.diff(offsets) >= 0).all()
     demand(rises, "row_offsets", "offsets do not rise from 0 to the number of weights")
     demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
-    in_range = not len(labels) or (labels.min() >= 0 and labels.max() < n_labels)
-    demand(in_range, "row_labels", f"an id is not a label (0 to {n_labels - 1})")
+    rising = rows_rise(offsets, labels, n_labels)
+    demand(rising, "row_labels", f"the labels of a feature do not rise within 0 to {n_labels - 1}")
+    # Prediction keeps a score for every label: a model of nothing must not reserve memory for them.
+    few = n_labels <= LABELS_A_WEIGHT * (len(labels) + 1000)
+    demand(few, "row_labels", f"{len(labels)} weights are not a model of {n_labels} labels")
     demand(np.isfinite(values.sum(dtype=np.float64)), "row_weights", "a weight is not a finite number")
+    if values.dtype == np.float16:  # a size on disk: the kernels know float32
+        values = values.astype(np.float32)
     return with_dense_rows(sparse_weights(offsets, labels, values, n_labels))
 
 
@@ -156,20 +176,26 @@ def read_about(folder: Path) -> dict[str, Any]:
         about = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from None
     if not isinstance(about, dict) or about.get("format") != "xmlpreck model":
         raise ModelError(f"{path}: is not an xmlpreck model")
     if about.get("format_version") != FORMAT_VERSION:
         raise ModelError(
-            f"{path}: has format version {about.get('format_version')}, this xmlpreck reads {FORMAT_VERSION}: "
-            f"it was made with {about.get('made_with')}"
+            f"{path}: has format version {about.get('format_version')!r:.40}, this xmlpreck reads {FORMAT_VERSION}: "
+            f"it was made with {about.get('made_with')!r:.99}"
         )
     return about
 
 
+def check_count(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is not a number of features or labels")
+    return value
+
+
 def read_names(path: Path, n_names: int) -> list[str] | None:
-    if not path.exists():
+    if not path.is_file():  # nor a link to a device, which has no end
         return None
     names = path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
     if len(names) != n_names:

@@ -24,7 +24,7 @@ BLOCK_ROWS = 1 << 15
 NO_BONUS = np.zeros(0, np.float32)
 
 
-def progress_bar(n_rows: int, text: str, wanted: bool) -> tqdm:
+def progress_bar(n_rows: int | None, text: str, wanted: bool) -> tqdm:
     """A bar on stderr, if that is a terminal."""
     return tqdm(total=n_rows, desc=text, unit=" rows", unit_scale=True, leave=False, disable=None if wanted else True)
 
@@ -46,6 +46,7 @@ class LinearScorer:
     feature_names: list[str] | None = None
     info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
     vectorizer: TextVectorizer | None = None  # how raw text becomes rows, for a model of documents
+    calibration: Any = None
     _buffers: Buffers = field(default_factory=Buffers, repr=False, compare=False)
 
     @property
@@ -169,13 +170,16 @@ class LinearScorer:
     def prune(self, threshold: float) -> "LinearScorer":
         """A model without the weights smaller than `threshold` in size, laid out anew."""
         weights = lay_out(all_sparse(self.weights, least=max(threshold, ANY_SIZE)))
-        info = self.info | {"pruned_at": threshold}
-        return replace(self, weights=weights, info=info, _buffers=Buffers())
+        return self.fresh(weights=weights, info=self.info | {"pruned_at": threshold})
 
-    def save(self, folder: str | Path) -> int:
-        """Write the model directory in one step; returns its size in bytes."""
+    def fresh(self, **changes: Any) -> "LinearScorer":
+        """A copy with these changes and with buffers of its own, which fit other sizes."""
+        return replace(self, **changes, _buffers=Buffers())
+
+    def save(self, folder: str | Path, half: bool = False) -> int:
+        """Write the model directory in one step, with weights of 16 bits if `half`; returns its size in bytes."""
         contents = (self.weights, self.rows, self.label_names, self.feature_names, self.info, self.vectorizer)
-        return write_model(Path(folder), Contents(*contents))
+        return write_model(Path(folder), Contents(*contents), half)
 
     @classmethod
     def load(cls, folder: str | Path, verify: bool = False) -> "LinearScorer":

@@ -2,16 +2,17 @@
 
 import hashlib
 import json
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from xmlpreck import formats
 from xmlpreck.config import InputError
-from xmlpreck.formats import Dataset, build_csr
+from xmlpreck.formats import Dataset, FormatError, build_csr
+from xmlpreck.formats.dataset import MAX_ID
 from xmlpreck.formats.files import read_names
 from xmlpreck.shards.files import read_hdf5, read_parquet
 from xmlpreck.shards.sources import RowSource, concatenate
@@ -20,6 +21,9 @@ MANIFEST = "manifest.json"
 FORMAT = "xmlpreck shards"
 MANIFEST_VERSION = 1
 KINDS = {"parquet": ".parquet", "hdf5": ".h5"}
+SIZES = ("n_rows", "n_features", "n_labels")
+# Rows with nothing in them pack well, but whatever claims more than this would only make others reserve memory.
+ROWS_A_BYTE = 1000
 
 
 class ShardError(InputError):
@@ -35,6 +39,16 @@ class Shard:
     n_bytes: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        """Refuse what may come from a stranger's manifest."""
+        counts = (self.n_rows, self.n_bytes)
+        if type(self.file) is not str or type(self.sha256) is not str or any(type(n) is not int for n in counts):
+            raise TypeError(f"file {self.file!r:.40} is not told by name, n_rows, n_bytes and sha256")
+        if not 0 <= self.n_rows <= ROWS_A_BYTE * self.n_bytes:
+            raise ValueError(f"{self.n_bytes} bytes do not hold {self.n_rows} rows")
+        if not self.file.isprintable() or Path(self.file).name != self.file or self.file in ("", ".."):
+            raise ValueError(f"{self.file!r:.40} is not the name of a file in this folder")
+
 
 class ShardSet:
     """The shards of a directory as one sequence of rows."""
@@ -45,16 +59,20 @@ class ShardSet:
         about = _read_manifest(self.folder / MANIFEST)
         try:
             self.kind = str(about["kind"])
-            self.n_rows, self.n_features, self.n_labels = (int(about[n]) for n in ("n_rows", "n_features", "n_labels"))
+            self.n_rows, self.n_features, self.n_labels = (
+                _count(about[n]) for n in ("n_rows", "n_features", "n_labels")
+            )
             self.shards = [Shard(**entry) for entry in about["shards"]]
             self.provenance = dict(about["provenance"])
             names = {name: Shard(**entry) for name, entry in about["names"].items()}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: {error!r}") from None
-        if self.kind not in KINDS or min(self.n_rows, self.n_features, self.n_labels) < 0:
-            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: kind {self.kind!r}, {self.n_rows} rows")
+        if self.kind not in KINDS:
+            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: kind {self.kind!r:.40} is not known")
         if sum(shard.n_rows for shard in self.shards) != self.n_rows:
             raise ShardError(f"{self.folder / MANIFEST}: the rows of the shards do not add up to {self.n_rows}")
+        if len({shard.file for shard in self.shards}) < len(self.shards):
+            raise ShardError(f"{self.folder / MANIFEST}: a shard stands twice")
         for shard in [*self.shards, *names.values()]:
             _check_file(self.folder, shard, verify)
         self.starts = np.concatenate([[0], np.cumsum([shard.n_rows for shard in self.shards])])
@@ -87,9 +105,11 @@ class ShardSet:
         try:
             features, values, labels, row_offsets, label_offsets = read(path, low, high)
             return self.dataset(features, values, labels, row_offsets, label_offsets)
-        except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-            reason = str(error).partition("\n")[0]
-            raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason}") from None
+        except FormatError:
+            raise
+        except Exception as error:  # a damaged file fails anywhere within h5py or pyarrow
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason}") from error
 
     def dataset(self, features: Any, values: Any, labels: Any, row_offsets: Any, label_offsets: Any) -> Dataset:
         n_rows = len(row_offsets) - 1
@@ -98,6 +118,9 @@ class ShardSet:
                 raise ValueError(f"a {noun} id is out of range: there are {n}")
         if not np.isfinite(values).all():
             raise ValueError("a value is not a finite number")
+        # scipy's compiled code would follow offsets that fall into foreign memory.
+        if any((np.diff(offsets) < 0).any() for offsets in (row_offsets, label_offsets)):
+            raise ValueError("the offsets do not ascend")
         rows = build_csr(values, features, row_offsets, (n_rows, self.n_features))
         relevant = build_csr(np.ones(len(labels), np.float32), labels, label_offsets, (n_rows, self.n_labels))
         for matrix in (rows, relevant):
@@ -126,13 +149,20 @@ def has_split(path: str | Path, split: str) -> bool:
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ShardError(f"{path}: cannot be read: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ShardError(f"{path}: is not a manifest of xmlpreck shards")
     if about.get("format_version") != MANIFEST_VERSION:
-        raise ShardError(f"{path}: has version {about.get('format_version')}, this xmlpreck reads {MANIFEST_VERSION}")
+        found = about.get("format_version")
+        raise ShardError(f"{path}: has version {found!r:.40}, this xmlpreck reads {MANIFEST_VERSION}")
     return about
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is not a number of rows, features or labels")
+    return value
 
 
 def file_sha256(path: Path) -> str:
@@ -141,14 +171,15 @@ def file_sha256(path: Path) -> str:
 
 
 def _check_file(folder: Path, shard: Shard, verify: bool) -> None:
-    if Path(shard.file).name != shard.file:
-        raise ShardError(f"{folder / MANIFEST}: {shard.file!r} is not the name of a file in this folder")
     path = folder / shard.file
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a device has no end, and a pipe makes its reader wait
+            raise ShardError(f"{path}: cannot be read: it is not a file")
+        if found.st_size != shard.n_bytes:
+            what = f"has {found.st_size:,} bytes, but the manifest says {shard.n_bytes:,}"
+            raise ShardError(f"{path}: {what}: convert the data again")
+        if verify and file_sha256(path) != shard.sha256:
+            raise ShardError(f"{path}: has changed since the manifest was written (sha256): convert the data again")
     except OSError as error:
         raise ShardError(f"{path}: cannot be read: {error.strerror}") from None
-    if size != shard.n_bytes:
-        raise ShardError(f"{path}: has {size:,} bytes, but the manifest says {shard.n_bytes:,}: convert the data again")
-    if verify and file_sha256(path) != shard.sha256:
-        raise ShardError(f"{path}: has changed since the manifest was written (sha256): convert the data again")

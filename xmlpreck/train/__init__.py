@@ -14,6 +14,7 @@ from xmlpreck.train.run import (
     split_heldout,
 )
 from xmlpreck.train.trainer import RULES, PassFacts, PreparedRows, Trainer, TrainingError
+from xmlpreck.train.update import update
 
 __all__ = [
     "CHECKPOINT_MINUTES",
@@ -36,4 +37,5 @@ __all__ = [
     "plan",
     "score",
     "split_heldout",
+    "update",
 ]

@@ -95,12 +95,14 @@ class Checkpoints:
             try:
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                 hashes = about.pop("sha256")
-                if all(file_sha256(folder / f"{name}.npy") == digest for name, digest in hashes.items()):
+                if all(name.isidentifier() for name in hashes) and all(
+                    file_sha256(folder / f"{name}.npy") == digest for name, digest in hashes.items()
+                ):
                     arrays = {
                         name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in hashes
                     }
                     return about, arrays
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
                 continue  # damaged: the one before it may do
         return None
 

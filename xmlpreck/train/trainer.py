@@ -125,6 +125,7 @@ class Trainer:
         """Begin with sparse rows (a support of zeros for a new model) that have seen `n_passes` passes."""
         self.config = config
         self.n_passes = n_passes
+        self.n_frozen = 0  # labels, the first so many, that do not learn
         self.cursor = Cursor(n_passes)
         self.since = 0.0  # when the pass went on last
         self.n_labels = int(start.dense_rows.shape[1])
@@ -267,6 +268,7 @@ class Trainer:
             perturbed=config.tau > 0,
             averaging=0 < config.average_from <= self.cursor.number,
             noise_key=np.random.default_rng([config.seed, self.cursor.number, 1]).integers(2**63, dtype=np.uint64),
+            n_frozen=self.n_frozen,
         )
 
     def weights(self) -> Weights:

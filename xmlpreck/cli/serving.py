@@ -1,0 +1,202 @@
+"""xmlpreck predict | prune | calibrate | update"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xmlpreck import config
+from xmlpreck.cli.options import add_command, columns_of, open_rows, positive_number, show, whole_number
+
+if TYPE_CHECKING:
+    from xmlpreck.model import LinearScorer
+    from xmlpreck.prediction import Batch, Choice
+
+
+def add_serving_commands(commands: Any) -> None:
+    predict = add_command(commands, "predict", predict_command, "write the best labels of every row")
+    predict.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="file to write: .parquet, .npz, .txt or .jsonl; - = JSON lines to stdout",
+    )
+    predict.add_argument("--topk", default="5", metavar="INT", help="labels a row, at most (default: 5)")
+    predict.add_argument(
+        "--at-least", default="0", metavar="INT", help="labels a row whatever their score (default: 0)"
+    )
+    predict.add_argument("--threshold", metavar="NUMBER", help="only labels with this score or more")
+    predict.add_argument("--only-labels", metavar="FILE", help="predict these labels only: a name or id a line")
+    predict.add_argument("--exclude-labels", metavar="FILE", help="never predict these labels")
+    predict.add_argument(
+        "--label-weights", metavar="FILE", help="a positive number a line: ln of it is added to the score"
+    )
+    predict.add_argument(
+        "--candidates", metavar="FILE", help="rank each row's own labels: a prediction file of any tool"
+    )
+    predict.add_argument(
+        "--scores", default="margin", help="margin, or probability of a calibrated model (default: margin)"
+    )
+    predict.add_argument("--verify", action="store_true", help="check the sha256 of the model's files first")
+    prune = add_command(commands, "prune", prune_command, "write a smaller copy of a model", needs_data=False)
+    prune.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
+    prune.add_argument("--threshold", metavar="NUMBER", help="drop weights smaller than this")
+    prune.add_argument("--size", metavar="SIZE", help="drop the smallest weights, so that this is left, e.g. 10MB")
+    prune.add_argument(
+        "--max-loss",
+        metavar="NUMBER",
+        help="drop as many as cost at most this much of P@1, P@3 and P@5 on the rows of --data",
+    )
+    prune.add_argument("--half", action="store_true", help="store weights in 16 bits")
+    update = add_command(commands, "update", update_command, "train a model further on new rows, labels or features")
+    update.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
+    update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
+    update.add_argument("--eta", metavar="NUMBER", help="length of a step (default: as the model was trained)")
+    update.add_argument("--freeze", action="store_true", help="leave the labels that the model knows as they are")
+    for command in (predict, prune, update):
+        command.add_argument("--model", required=True, metavar="DIR", help="a model directory")
+        command.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
+        command.add_argument(
+            "--threads", default="0", metavar="INT", help="threads; 0 = one for each core (default: 0)"
+        )
+
+
+def predict_command(args: argparse.Namespace) -> None:
+    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
+    from xmlpreck import formats, prediction, shards
+    from xmlpreck.formats.files import write_lines
+    from xmlpreck.formats.prediction_output import json_lines
+    from xmlpreck.model import LinearScorer
+
+    shards.give_memory_back()
+    kind = args.out if args.out == "-" else formats.prediction_kind(args.out)  # before any work
+    scorer = LinearScorer.load(args.model, args.verify)
+    choice = read_choice(args, scorer)
+    n_rows, batches = row_batches(args, scorer)
+    candidates = None
+    if args.candidates is not None:
+        if n_rows is None:
+            raise config.InputError("--candidates needs rows of numbers from a file, not text or stdin")
+        opened = formats.open_predictions(args.candidates, n_rows, scorer.n_labels)
+        candidates = opened.blocks(prediction.BLOCK_ROWS)
+    found = prediction.predict_batches(scorer, batches, choice, n_threads, n_rows, candidates, progress=args.out != "-")
+    if kind in ("-", ".jsonl"):  # these tell what the rows are called
+        lines = (line for ids, top in found for line in json_lines(top, scorer.label_names, ids))
+        if kind == "-":
+            for line in lines:
+                print(line, flush=True)
+            return
+        write_lines(args.out, lines)
+        show(args, {"out": args.out}, args.out)
+        return
+    tops = (top for _, top in found)
+    n_rows = formats.write_prediction_blocks(args.out, tops, scorer.n_labels, scorer.label_names)
+    result = {"out": args.out, "n_rows": n_rows, "topk": min(choice.k, scorer.n_labels)}
+    show(args, result, f"{args.out}: {result['topk']} labels for each of {n_rows:,} rows")
+
+
+def row_batches(args: argparse.Namespace, scorer: "LinearScorer") -> "tuple[int | None, Iterator[Batch]]":
+    """How many rows there are, where that is known, and the rows; `-` is JSON lines from stdin."""
+    from xmlpreck import catalog, corpus, prediction
+
+    if args.data == "-":
+        return None, prediction.json_batches(sys.stdin.buffer, scorer)
+    documents = corpus.find_corpus(args.data, args.split, columns_of(args))
+    if documents is None:
+        rows = catalog.load(args.data, args.split, args.data_dir, args.format)
+        return rows.n_rows, prediction.source_batches(rows)
+    if scorer.vectorizer is None:
+        raise config.InputError(f"{args.data}: is raw text, but the model was trained on numbers: give it such rows")
+    return None, prediction.text_batches((chunk.texts for chunk in documents.chunks()), scorer)
+
+
+def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
+    k = whole_number("--topk", args.topk, least=1)
+    at_least = whole_number("--at-least", args.at_least, least=0)
+    least = -math.inf
+    if args.threshold is not None:
+        try:
+            least = float(args.threshold)
+        except ValueError:
+            raise config.ConfigError(f"--threshold must be a number, but is {args.threshold!r}") from None
+    if args.scores not in ("margin", "probability"):
+        raise config.ConfigError(f"--scores must be margin or probability, but is {args.scores!r}")
+    if at_least > k:
+        raise config.ConfigError(f"--at-least {at_least} is more than --topk {k}")
+    from xmlpreck.formats import read_inverse_propensities
+    from xmlpreck.prediction import Choice, label_bonus, read_labels
+
+    lists = [None if path is None else read_labels(path, scorer) for path in (args.only_labels, args.exclude_labels)]
+    weights = None if args.label_weights is None else read_inverse_propensities(args.label_weights, scorer.n_labels)
+    bonus = label_bonus(scorer.n_labels, lists[0], lists[1], weights)
+    return Choice(k, least, at_least, bonus, args.scores == "probability")
+
+
+def prune_command(args: argparse.Namespace) -> None:
+    ways = [way for way in (args.threshold, args.size, args.max_loss) if way is not None]
+    if len(ways) > 1 or not (ways or args.half):
+        raise config.InputError("say how to prune by one of --threshold, --size and --max-loss, or store by --half")
+    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
+    threshold = positive_number("--threshold", args.threshold) if args.threshold else 0.0
+    from xmlpreck import model, pruning
+    from xmlpreck.train import parse_bytes
+
+    model.check_target(Path(args.out))
+    scorer = model.LinearScorer.load(args.model)
+    result: dict[str, Any] = {}
+    if args.size:
+        threshold = pruning.threshold_for_bytes(scorer, parse_bytes(args.size), args.half)
+    if args.max_loss:
+        if args.data is None:
+            raise config.InputError("--max-loss is measured on rows: name them by --data")
+        max_loss = positive_number("--max-loss", args.max_loss)
+        before, tried = pruning.largest_pruning(scorer, open_rows(args, args.split, scorer), max_loss, n_threads)
+        threshold = tried[-1].threshold
+        result |= {"before": before, "after": tried[-1].scores, "tried": [one._asdict() for one in tried]}
+    smaller = scorer.prune(threshold) if threshold else scorer
+    n_bytes = smaller.save(args.out, half=args.half)
+    result |= {"out": args.out, "threshold": threshold, "n_weights": smaller.n_weights, "bytes": n_bytes}
+    losses = [f"{name} {before[name]:.2f} -> {value:.2f}" for name, value in result.get("after", {}).items()]
+    about = f"{args.out}: {smaller.n_weights:,} of {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB"
+    show(args, result, "; ".join([f"{about}, none smaller than {threshold:.4g}", *losses]))
+
+
+def update_command(args: argparse.Namespace) -> None:
+    from xmlpreck import model, train
+    from xmlpreck.cli.training import pass_line
+
+    model.check_target(Path(args.out))
+    scorer = model.LinearScorer.load(args.model)
+    sections = scorer.info.get("config")
+    if not isinstance(sections, dict):
+        raise config.InputError(f"{args.model}: does not say how it was trained, so it cannot be trained further")
+    overrides = [
+        f"train.epochs={args.epochs}",
+        f"train.threads={args.threads}",
+        "train.heldout=0.0",
+        "train.average_from=1",
+    ]
+    if args.eta is not None:
+        overrides.append(f"train.eta={args.eta}")
+    settings = config.override(sections, overrides, args.model)
+    rows = open_rows(args, args.split, scorer)
+    progress = sys.stderr if args.json else sys.stdout
+    newer = train.update(
+        scorer,
+        rows,
+        settings,
+        args.freeze,
+        lambda facts: print(pass_line(facts), file=progress, flush=True),
+        progress=True,
+    )
+    n_bytes = newer.save(args.out)
+    result = {
+        "out": args.out,
+        "n_labels": newer.n_labels,
+        "new_labels": newer.n_labels - scorer.n_labels,
+        "new_features": newer.n_features - scorer.n_features,
+        "bytes": n_bytes,
+    }
+    show(args, result, f"{args.out}: {result['new_labels']:,} new labels, {n_bytes / 2**20:.1f} MB")

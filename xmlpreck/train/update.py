@@ -1,0 +1,69 @@
+"""Going on from a finished model: new rows, new labels, new features."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from xmlpreck.config import RunConfig
+from xmlpreck.kernels.arrays import Weights, sparse_weights
+from xmlpreck.model import LinearScorer, ModelError, all_sparse
+from xmlpreck.shards import RowSource
+from xmlpreck.train.run import Survey
+from xmlpreck.train.trainer import PassFacts, PreparedRows, Trainer
+
+
+def update(
+    scorer: LinearScorer,
+    source: RowSource,
+    config: RunConfig,
+    freeze: bool = False,
+    on_pass: Callable[[PassFacts], None] = lambda facts: None,
+    progress: bool = False,
+) -> LinearScorer:
+    """Train a model further on new rows, which may have labels and features behind those that it knows.
+
+    A label may use the features of its new rows too. With `freeze` the labels that the model knows keep their weights
+    bit for bit, and only the new ones learn, against all others. The result is the mean over the new passes.
+    """
+    if source.n_features < scorer.n_features or source.n_labels < scorer.n_labels:
+        known, given = (f"{x.n_features} features and {x.n_labels} labels" for x in (scorer, source))
+        raise ModelError(f"new rows must have the model's columns first ({known}), but have {given}")
+    rows = PreparedRows(source, scorer.rows, config.train.block_rows)
+    start = widen(
+        all_sparse(scorer.weights), scorer.n_features, source.n_features, source.n_labels, scorer.rows.bias > 0
+    )
+    trainer = Trainer(start, config.train)
+    trainer.n_frozen = scorer.n_labels if freeze else 0
+    survey = Survey()
+    trainer.grow(rows, survey.add)
+    survey.check_labels()
+    history = list(scorer.info.get("history", []))
+    for _ in range(config.train.epochs):
+        facts = trainer.run_pass(rows, progress)
+        history.append(facts.to_dict())
+        on_pass(facts)
+    updates = [*scorer.info.get("updates", []), {**survey.to_dict(), "frozen": freeze, "config": config.to_dict()}]
+    return scorer.fresh(
+        weights=trainer.finish(),
+        label_names=_longer(scorer.label_names, source.label_names),
+        feature_names=_longer(scorer.feature_names, source.feature_names),
+        info=scorer.info | {"history": history, "updates": updates},
+        calibration=None,  # it was made for other scores
+    )
+
+
+def widen(sparse: Weights, n_known: int, n_features: int, n_labels: int, has_bias: bool) -> Weights:
+    """Sparse rows for more features and labels; the bias stays behind the last feature."""
+    lengths = np.diff(sparse.offsets)
+    added = np.zeros(n_features - n_known, lengths.dtype)
+    lengths = np.concatenate([lengths[:n_known], added, lengths[n_known:]] if has_bias else [lengths, added])
+    return sparse_weights(np.concatenate([[0], np.cumsum(lengths)]), sparse.labels, sparse.values, n_labels)
+
+
+def _longer(known: list[str] | None, given: list[str] | None) -> list[str] | None:
+    """The names of the new columns too; names that the model has stay."""
+    if known is None:
+        return None
+    if given is None or given[: len(known)] != known:
+        raise ModelError("the first names of the new rows must be the model's own, in their order")
+    return given
