@@ -57,7 +57,8 @@ def add_serving_commands(commands: Any) -> None:
     update.add_argument("--freeze", action="store_true", help="leave the labels that the model knows as they are")
     for command in (predict, prune, update):
         command.add_argument("--model", required=True, metavar="DIR", help="a model directory")
-        command.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
+        split = "train" if command is update else "test"
+        command.add_argument("--split", default=split, help=f"train or test, of a folder or name (default: {split})")
         command.add_argument(
             "--threads", default="0", metavar="INT", help="threads; 0 = one for each core (default: 0)"
         )
