@@ -75,6 +75,7 @@ class ShardSet:
             raise ShardError(f"{self.folder / MANIFEST}: a shard stands twice")
         for shard in [*self.shards, *names.values()]:
             _check_file(self.folder, shard, verify)
+        self.stamps = {shard.file: _stamp(self.folder / shard.file) for shard in self.shards}
         self.starts = np.concatenate([[0], np.cumsum([shard.n_rows for shard in self.shards])])
         self.label_names = self._names(names.get("labels"), self.n_labels)
         self.feature_names = self._names(names.get("features"), self.n_features)
@@ -102,6 +103,9 @@ class ShardSet:
     def _read_part(self, shard: Shard, low: int, high: int) -> Dataset:
         path = self.folder / shard.file
         read = read_parquet if self.kind == "parquet" else read_hdf5
+        # A pass may come hours after the check: bytes that were not checked are not trained on.
+        if _stamp(path) != self.stamps[shard.file]:
+            raise ShardError(f"{path}: has been changed or removed since it was opened: restore it, then go on")
         try:
             features, values, labels, row_offsets, label_offsets = read(path, low, high)
             return self.dataset(features, values, labels, row_offsets, label_offsets)
@@ -168,6 +172,15 @@ def _count(value: object) -> int:
 def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file does: size, time of the last write, and its place on the disk."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def _check_file(folder: Path, shard: Shard, verify: bool) -> None:
