@@ -114,7 +114,10 @@ def flip(array, place, value):
         (lambda f: edit_array(f, "row_weights", lambda a: a[:-1]), "row_weights.npy: holds .* but model.json says"),
         (lambda f: edit_array(f, "row_weights", lambda a: a.astype("f8")), "row_weights.npy: holds .*<f8"),
         (lambda f: edit_array(f, "row_weights", lambda a: flip(a, 3, np.nan)), "a weight is not a finite number"),
-        (lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, -1)), "row_labels.npy: the labels of a feature do not rise within"),
+        (
+            lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, -1)),
+            "row_labels.npy: the labels of a feature do not rise within",
+        ),
         (lambda f: edit_array(f, "row_offsets", lambda a: flip(a, 3, 10**6)), "row_offsets.npy: offsets do not rise"),
         (lambda f: (f / "labels.txt").write_text("one\n"), "labels.txt: has 1 names, but the model has 300"),
     ],

@@ -245,10 +245,10 @@ def heldout_rows(data: "RowSource", settings: config.RunConfig) -> "RowSource":
 
 
 def has_test(args: argparse.Namespace) -> bool:
-    """A file is its own train split; a folder or name may have a test split beside it."""
-    from xmlpreck import catalog, corpus
+    """A file or one shard set is its own train split; a folder or name may have a test split beside it."""
+    from xmlpreck import catalog, corpus, shards
 
-    if Path(args.data).is_file():
+    if Path(args.data).is_file() or shards.is_one_set(args.data):
         return False
     if args.text_column is not None:
         return corpus.find_corpus(args.data, "test", columns_of(args)) is not None

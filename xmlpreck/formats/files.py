@@ -217,7 +217,8 @@ class Spool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._body.close()
+        with suppress(OSError):  # what did not fit is written again, and the first error is the one to tell
+            self._body.close()
 
     def add(self, lines: Iterable[str]) -> None:
         try:

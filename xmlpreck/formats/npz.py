@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import tee, zip_longest
 from pathlib import Path
 from typing import IO
@@ -224,7 +224,8 @@ class _Spool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # what did not fit is written again, and the first error is the one to tell
+            self._file.close()
 
     def add(self, items: np.ndarray) -> None:
         self._file.write(np.ascontiguousarray(items, self.dtype).data)

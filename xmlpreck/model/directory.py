@@ -165,6 +165,8 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
 
 def check_target(folder: Path) -> None:
     """A model may take the place of nothing, an empty folder or a model: other files are never overwritten."""
+    if not folder.name:
+        raise ModelError(f"{folder}: is no name for a model: choose a folder of its own by --out")
     if holds_other_files(folder, "model.json"):
         raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
 

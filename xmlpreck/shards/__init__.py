@@ -5,7 +5,17 @@ shards, and `labels.txt` / `features.txt` where there are names. Parquet shards 
 `values` (float32) and `labels` (int32), which any Arrow tool reads; HDF5 shards have CSR groups `rows` and `labels`.
 """
 
-from xmlpreck.shards.sets import KINDS, MANIFEST, Shard, ShardError, ShardSet, find_shards, has_split, open_split
+from xmlpreck.shards.sets import (
+    KINDS,
+    MANIFEST,
+    Shard,
+    ShardError,
+    ShardSet,
+    find_shards,
+    has_split,
+    is_one_set,
+    open_split,
+)
 from xmlpreck.shards.sources import RowSource, Subset, concatenate, give_memory_back, read_blocks
 from xmlpreck.shards.writing import write_shards
 
@@ -21,6 +31,7 @@ __all__ = [
     "find_shards",
     "give_memory_back",
     "has_split",
+    "is_one_set",
     "open_split",
     "read_blocks",
     "write_shards",

@@ -1,5 +1,6 @@
 """One shard as a file: Parquet with list columns, or HDF5 with CSR groups."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,11 @@ def write_hdf5(path: Path, data: Dataset) -> None:
         "labels/offsets": data.labels.indptr.astype(np.int64),
         "labels/ids": data.labels.indices.astype(np.int32),
     }
-    with h5py.File(path, "w", track_order=True) as file:
+    # In memory first: on a full disk h5py does not raise but takes the process down as the file is closed.
+    image = io.BytesIO()
+    with h5py.File(image, "w", track_order=True) as file:
         file.attrs["n_features"], file.attrs["n_labels"] = data.rows.shape[1], data.labels.shape[1]
         for name, array in arrays.items():
             chunked = {"chunks": (1 << 16,), "maxshape": (None,), "compression": "gzip", "compression_opts": 1}
             file.create_dataset(name, data=array, **(chunked if len(array) else {}))
+    path.write_bytes(image.getbuffer())

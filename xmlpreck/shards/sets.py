@@ -3,6 +3,7 @@
 import hashlib
 import json
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,9 +104,10 @@ class ShardSet:
     def _read_part(self, shard: Shard, low: int, high: int) -> Dataset:
         path = self.folder / shard.file
         read = read_parquet if self.kind == "parquet" else read_hdf5
-        # A pass may come hours after the check: bytes that were not checked are not trained on.
-        if _stamp(path) != self.stamps[shard.file]:
-            raise ShardError(f"{path}: has been changed or removed since it was opened: restore it, then go on")
+        # A pass may come hours after the first check: bytes that were not checked are not trained on.
+        if (stamp := _stamp(path)) != self.stamps[shard.file]:
+            _check_file(self.folder, shard, verify=True)
+            self.stamps[shard.file] = stamp
         try:
             features, values, labels, row_offsets, label_offsets = read(path, low, high)
             return self.dataset(features, values, labels, row_offsets, label_offsets)
@@ -137,6 +139,11 @@ def find_shards(path: str | Path, split: str) -> Path | None:
     """The folder with the shards of a split: `path` itself, or `path/split`."""
     folders = (Path(path), Path(path) / split)
     return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
+
+
+def is_one_set(path: str | Path) -> bool:
+    """Whether a folder is one shard set, without splits: its rows are the rows of any split that is asked for."""
+    return (Path(path) / MANIFEST).is_file()
 
 
 def open_split(path: str | Path, split: str, format: str | None = None) -> RowSource:
@@ -174,13 +181,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does: size, time of the last write, and its place on the disk."""
-    try:
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file does; of no file nothing."""
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+        return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return ()
 
 
 def _check_file(folder: Path, shard: Shard, verify: bool) -> None:

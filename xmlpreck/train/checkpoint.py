@@ -21,7 +21,7 @@ except ImportError:  # no such locks on Windows
     fcntl = None  # type: ignore[assignment]
 
 KEPT = 2
-ABOUT = "checkpoint.json"
+ABOUT, HASHES = "checkpoint.json", "sha256.json"
 
 
 class CheckpointError(InputError):
@@ -46,6 +46,8 @@ class Checkpoints:
         with stream:
             if fcntl is not None:
                 self._lock(stream)
+            for half in self.folder.glob(".checkpoint-*"):  # of a run that was killed as it wrote
+                shutil.rmtree(half, ignore_errors=True)
             try:
                 yield
             finally:
@@ -79,8 +81,8 @@ class Checkpoints:
             with atomic_folder(self._path(number)) as folder:
                 for name, array in arrays.items():
                     np.save(folder / f"{name}.npy", array, allow_pickle=False)
-                hashes = {name: file_sha256(folder / f"{name}.npy") for name in arrays}
-                (folder / ABOUT).write_text(json.dumps({**about, "sha256": hashes}), encoding="utf-8")
+                (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+                (folder / HASHES).write_text(json.dumps(hashes_of(folder)), encoding="utf-8")
                 n_bytes = sum(path.stat().st_size for path in folder.iterdir())
         except OSError as error:
             raise CheckpointError(f"{self._path(number)}: cannot be written: {error.strerror or error}") from None
@@ -93,17 +95,19 @@ class Checkpoints:
         for number in self.numbers():
             folder = self._path(number)
             try:
-                about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-                hashes = about.pop("sha256")
-                if all(name.isidentifier() for name in hashes) and all(
-                    file_sha256(folder / f"{name}.npy") == digest for name, digest in hashes.items()
-                ):
+                if json.loads((folder / HASHES).read_text(encoding="utf-8")) == hashes_of(folder):
+                    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                     arrays = {
-                        name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in hashes
+                        path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")
                     }
                     return about, arrays
             except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
                 continue  # damaged: the one before it may do
+        if self.numbers():
+            names = ", ".join(self._path(number).name for number in self.numbers())
+            raise CheckpointError(
+                f"{self.folder}: {names}: damaged: bring one back, or delete the folder to start anew"
+            )
         return None
 
     def clear(self) -> None:
@@ -113,3 +117,7 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"checkpoint-{number:06d}"
+
+
+def hashes_of(folder: Path) -> dict[str, str]:
+    return {path.name: file_sha256(path) for path in folder.iterdir() if path.name != HASHES}

@@ -73,6 +73,7 @@ def fit(
     keeper = Keeper(trainer, identity_of(config, survey, plan), safety)
     if saved is not None:
         keeper.resume(*saved)
+        del saved  # its files are mapped, and stay on the disk as long
     while trainer.n_passes < config.train.epochs:
         facts = trainer.run_pass(rows, progress, keeper.pause)
         if heldout.n_rows:

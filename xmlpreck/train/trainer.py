@@ -261,7 +261,7 @@ class Trainer:
         is_sgd = config.algo.startswith("sgd")
         return Settings(
             rule=RULES[config.algo],
-            k=config.k,
+            k=min(config.k, self.n_labels),  # no row has more, and buffers are as large
             eta=config.eta if is_sgd else 1.0,
             decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
             radius=config.radius,
@@ -299,7 +299,8 @@ class Trainer:
     def check_finite(self) -> None:
         weights = self.learner.weights
         with np.errstate(invalid="ignore"):  # inf - inf is what is looked for
-            total = weights.dense_rows.sum(dtype=np.float64) + weights.values.sum(dtype=np.float64)
+            arrays = (weights.dense_rows, weights.values, self.learner.dense_sums, self.learner.sums)
+            total = sum(float(array.sum(dtype=np.float64)) for array in arrays)
         if not np.isfinite(total):
             raise TrainingError(
                 f"weights are no longer finite in pass {self.cursor.number}: eta {self.config.eta:g} is too large for "
