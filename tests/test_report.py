@@ -141,7 +141,7 @@ def test_ids_are_unique_and_every_reference_has_its_target(report):
 
 def test_pictures_have_words_and_the_colours_of_the_page(report):
     pictures = re.findall(r'<svg viewBox="0 0 \d{3} .*?</svg>', report.read_text(), re.DOTALL)
-    assert len(pictures) == 6 + 2 + 3 + 4
+    assert len(pictures) == 6 + 2 + 3 + 2 + 4
     for picture in pictures:
         assert re.search(r'role="img".*?><title>[^<]{20,}</title>', picture)
         assert "<text" in picture
@@ -192,7 +192,7 @@ def test_samples_are_rows_of_each_outcome(runs, facts, data):
 
 def run_of(scores, hit):
     """Facts of a run that are only these: each row's best score and whether it is a hit."""
-    return RunFacts("run", {}, None, np.array(scores, np.float32), np.array(hit, bool), None, [])
+    return RunFacts("run", {}, None, np.array(scores, np.float32), np.array(hit, bool), None, None, False, [])
 
 
 def test_answered_rows_with_one_score_come_together():

@@ -113,9 +113,15 @@ def _changed_text(changed: Sequence[ChangedRow], names: tuple[str, str], k: int,
     return "\n".join(lines)
 
 
+def printable(name: str) -> str:
+    """Names are other people's: none may steer the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
+
+
 def _labels(labels: Sequence[int], relevant: Sequence[int], label_names: list[str] | None, most: int = 12) -> str:
     named = [
-        f"{label_names[label] if label_names else label}{'*' if label in relevant else ''}" for label in labels[:most]
+        f"{printable(label_names[label]) if label_names else label}{'*' if label in relevant else ''}"
+        for label in labels[:most]
     ]
     more = f", and {len(labels) - most} more" if len(labels) > most else ""
     return (", ".join(named) or "none") + more

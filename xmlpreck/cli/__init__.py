@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from xmlpreck import __version__, config
 from xmlpreck.cli.data import add_data_commands
@@ -31,6 +32,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # not every terminal can write every name
     try:
         args = build_parser().parse_args(words)
         args.run(args)

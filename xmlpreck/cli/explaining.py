@@ -1,7 +1,6 @@
 """xmlpreck explain"""
 
 import argparse
-import io
 import math
 import os
 import sys
@@ -66,8 +65,6 @@ def explain_command(args: argparse.Namespace) -> None:
         "true_labels": true_labels or None,
         "labels": [each.to_dict(names) for each in explained],
     }
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal can write blocks
     where = "the text" if args.row is None else f"row {args.row}"
     about = f"{where}: {counted(row.nnz, 'feature')}; {true_text(truth, names)}"
     show(args, result, "\n\n".join([about, *explanation_texts(explained, names, k, n_shown, wants_colour())]))
@@ -100,7 +97,9 @@ def wants_colour() -> bool:
 
 def shown(name: str) -> str:
     """A name as one short line; other people's names must not steer a terminal."""
-    name = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
+    from xmlpreck.tables import printable
+
+    name = printable(name)
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 

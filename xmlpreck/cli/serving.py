@@ -13,6 +13,7 @@ from xmlpreck.cli.options import add_command, columns_of, open_rows, positive_nu
 if TYPE_CHECKING:
     from xmlpreck.model import LinearScorer
     from xmlpreck.prediction import Batch, Choice
+    from xmlpreck.shards import RowSource
 
 
 def add_serving_commands(commands: Any) -> None:
@@ -55,7 +56,10 @@ def add_serving_commands(commands: Any) -> None:
     update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
     update.add_argument("--eta", metavar="NUMBER", help="length of a step (default: as the model was trained)")
     update.add_argument("--freeze", action="store_true", help="leave the labels that the model knows as they are")
-    for command in (predict, prune, update):
+    calibrate = add_command(commands, "calibrate", calibrate_command, "learn probabilities from rows not trained on")
+    calibrate.add_argument("--out", metavar="DIR", help="model directory to write (default: the model's own)")
+    calibrate.add_argument("--depth", metavar="INT", help="best labels of each row to learn from (default: 10)")
+    for command in (predict, prune, update, calibrate):
         command.add_argument("--model", required=True, metavar="DIR", help="a model directory")
         split = "train" if command is update else "test"
         command.add_argument("--split", default=split, help=f"train or test, of a folder or name (default: {split})")
@@ -201,3 +205,34 @@ def update_command(args: argparse.Namespace) -> None:
         "bytes": n_bytes,
     }
     show(args, result, f"{args.out}: {result['new_labels']:,} new labels, {n_bytes / 2**20:.1f} MB")
+
+
+def calibrate_command(args: argparse.Namespace) -> None:
+    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
+    from xmlpreck import calibration, model
+
+    depth = whole_number("--depth", args.depth, least=1) if args.depth else calibration.DEPTH
+    out = Path(args.out or args.model)
+    model.check_target(out)
+    scorer = model.LinearScorer.load(args.model)
+    rows = unseen_rows(args, scorer)
+    blocks = ((top, block.labels) for block, top in scorer.predict_blocks(rows, depth, n_threads, progress=True))
+    learned = calibration.Calibration.fit(blocks, rows.n_labels, depth)
+    about = {"n_rows": rows.n_rows, "depth": depth}
+    n_bytes = scorer.fresh(calibration=learned, info=scorer.info | {"calibration": about}).save(out)
+    show(args, {"out": str(out), "bytes": n_bytes, **about}, f"{out}: calibrated on {rows.n_rows:,} rows")
+
+
+def unseen_rows(args: argparse.Namespace, scorer: "LinearScorer") -> "RowSource":
+    """The rows of a split; of the training split those that were held out: others would promise too much."""
+    rows = open_rows(args, args.split, scorer)
+    if args.split != "train":
+        return rows
+    settings = scorer.info.get("config")
+    if not isinstance(settings, dict) or not settings.get("train", {}).get("heldout"):
+        raise config.InputError(
+            "the model has seen all training rows: train it with --heldout 0.1, or use --split test"
+        )
+    from xmlpreck.train import split_heldout
+
+    return split_heldout(rows, config.override(settings, [], args.model).train)[1]

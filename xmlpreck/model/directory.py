@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xmlpreck
+from xmlpreck.calibration import Calibration, is_saved
 from xmlpreck.config import InputError, RowsConfig, from_dict
 from xmlpreck.formats.dataset import MAX_ID
 from xmlpreck.formats.files import atomic_folder, holds_other_files
@@ -37,6 +38,7 @@ class Contents(NamedTuple):
     feature_names: list[str] | None
     info: dict[str, Any]
     vectorizer: TextVectorizer | None
+    calibration: Calibration | None = None
 
 
 def write_model(folder: Path, model: Contents, half: bool = False) -> int:
@@ -64,6 +66,8 @@ def _write_files(folder: Path, model: Contents, half: bool) -> None:
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     if model.vectorizer is not None:
         model.vectorizer.save(folder)  # its vocabulary names the features
+    if model.calibration is not None:
+        model.calibration.save(folder)
     feature_names = None if model.vectorizer else model.feature_names
     for name, names in (("labels", model.label_names), ("features", feature_names)):
         if names is not None:
@@ -118,7 +122,8 @@ def read_model(folder: Path, verify: bool = False) -> Contents:
     if vectorizer is not None and vectorizer.n_features != n_features:
         raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
     feature_names = vectorizer.feature_names if vectorizer else names[1]
-    return Contents(weights, rows, names[0], feature_names, about, vectorizer)
+    calibration = Calibration.load(folder, n_labels) if is_saved(folder) else None
+    return Contents(weights, rows, names[0], feature_names, about, vectorizer, calibration)
 
 
 def check_hashes(folder: Path, hashes: Any) -> None:

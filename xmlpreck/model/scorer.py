@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from tqdm import tqdm
 
+from xmlpreck.calibration import Calibration
 from xmlpreck.config import RowsConfig
 from xmlpreck.formats import Dataset, TopK
 from xmlpreck.kernels import linear
@@ -46,7 +47,7 @@ class LinearScorer:
     feature_names: list[str] | None = None
     info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
     vectorizer: TextVectorizer | None = None  # how raw text becomes rows, for a model of documents
-    calibration: Any = None
+    calibration: Calibration | None = None  # how scores become probabilities
     _buffers: Buffers = field(default_factory=Buffers, repr=False, compare=False)
 
     @property
@@ -168,9 +169,9 @@ class LinearScorer:
         return kernel_rows(prepare_rows(rows, self.rows))
 
     def prune(self, threshold: float) -> "LinearScorer":
-        """A model without the weights smaller than `threshold` in size, laid out anew."""
+        """A model without the weights smaller than `threshold` in size, laid out anew; its scores are others."""
         weights = lay_out(all_sparse(self.weights, least=max(threshold, ANY_SIZE)))
-        return self.fresh(weights=weights, info=self.info | {"pruned_at": threshold})
+        return self.fresh(weights=weights, info=self.info | {"pruned_at": threshold}, calibration=None)
 
     def fresh(self, **changes: Any) -> "LinearScorer":
         """A copy with these changes and with buffers of its own, which fit other sizes."""
@@ -178,8 +179,9 @@ class LinearScorer:
 
     def save(self, folder: str | Path, half: bool = False) -> int:
         """Write the model directory in one step, with weights of 16 bits if `half`; returns its size in bytes."""
-        contents = (self.weights, self.rows, self.label_names, self.feature_names, self.info, self.vectorizer)
-        return write_model(Path(folder), Contents(*contents), half)
+        names = (self.label_names, self.feature_names)
+        contents = Contents(self.weights, self.rows, *names, self.info, self.vectorizer, self.calibration)
+        return write_model(Path(folder), contents, half)
 
     @classmethod
     def load(cls, folder: str | Path, verify: bool = False) -> "LinearScorer":

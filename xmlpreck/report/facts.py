@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmlpreck import metrics
+from xmlpreck.calibration import Reliability, reliability, uncalibrated
 from xmlpreck.config import InputError, TrainConfig
 from xmlpreck.formats import Dataset, TopK
 from xmlpreck.model import LinearScorer, all_sparse
@@ -64,6 +65,8 @@ class RunFacts:
     best_scores: np.ndarray  # (n_rows) the score of each row's first label
     best_hits: np.ndarray  # (n_rows) whether that label is right
     outcomes: np.ndarray  # (n_rows) ALL_FOUND, ...
+    reliability: Reliability  # of the probabilities of all first labels, or of the sigmoids of their scores
+    is_calibrated: bool
     pruned: list[PrunedFacts]
 
 
@@ -83,6 +86,7 @@ class Facts:
     samples: list[Sample]
     label_names: list[str] | None
     feature_names: list[str] | None
+    first: LinearScorer  # of the first run
 
 
 def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: bool = False) -> Facts:
@@ -103,6 +107,7 @@ def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: 
         _samples(data, runs, facts[0].outcomes),
         data.source.label_names or named.label_names,
         data.source.feature_names or named.feature_names,
+        named,
     )
 
 
@@ -124,16 +129,29 @@ def _measure(run: Run, data: ScoredRows, survey: Survey | None, n_threads: int, 
         label_counts=data.label_counts,
         n_threads=n_threads,
     )
-    parts = []
+    parts, places = [], []
+    calibration = run.scorer.calibration
     for block, top in run.scorer.predict_blocks(data.source, max(ks), n_threads, progress):
         if survey is not None:
             survey.add(block)
         meter.add(top, block.labels)
         hit = metrics.hits(top, block.labels)
         parts.append((top.scores[:, 0], hit[:, 0], _outcomes(hit, np.diff(block.labels.indptr))))
+        probable = uncalibrated(top) if calibration is None else calibration.probabilities(top)
+        places.append((probable.scores[top.labels >= 0], hit[top.labels >= 0]))
     best_scores, best_hits, outcomes = (np.concatenate(part) for part in zip(*parts, strict=True))
-    pruned = _prune(run.scorer, data.source, n_threads)
-    return RunFacts(run.name, run.scorer.info, meter.result(), best_scores, best_hits, outcomes, pruned)
+    probabilities, is_right = (np.concatenate(part) for part in zip(*places, strict=True))
+    return RunFacts(
+        run.name,
+        run.scorer.info,
+        meter.result(),
+        best_scores,
+        best_hits,
+        outcomes,
+        reliability(probabilities, is_right),
+        calibration is not None,
+        _prune(run.scorer, data.source, n_threads),
+    )
 
 
 def _outcomes(hit: np.ndarray, n_true: np.ndarray) -> np.ndarray:

@@ -8,16 +8,18 @@ from pathlib import Path
 import xmlpreck
 from xmlpreck.formats.dataset import AnyPath
 from xmlpreck.formats.files import write_lines
-from xmlpreck.report import sections
+from xmlpreck.report import reasons, reliability, sections
 from xmlpreck.report.facts import Facts, Run, ScoredRows, gather
 
 SECTIONS = {
     "Learning": sections.learning,
     "Precision": sections.precision,
     "Confidence": sections.confidence,
+    "Probabilities": reliability.section,
     "Frequent and rare labels": sections.frequency,
     "Best and worst labels": sections.labels,
     "Sample rows": sections.samples,
+    "Why": reasons.reasons,
     "Settings": sections.settings,
 }
 
