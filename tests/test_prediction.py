@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
 from test_kernels import draw_scorer
 
-from xmlpreck import train
+from xmlpreck import catalog, train
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset, TopK, open_predictions
@@ -332,7 +332,7 @@ def test_a_pipe_is_answered_line_by_line(trained):
     ("line", "message"),
     [
         ("{", "line 1: is not JSON"),
-        ("[]", "line 1: must be a JSON object"),
+        ("[]", "line 1: holds '[]"),
         ("{}", "line 1: needs a text, or features with as many values"),
         ('{"features": [1], "values": [1, 2]}', "as many values"),
         ('{"features": [1], "values": [true]}', "values must be numbers"),
@@ -362,6 +362,39 @@ def test_prune_and_update_from_the_command_line(trained, tmp_path, monkeypatch, 
     assert main(["update", "--model", "small", "--data", "demo", "--out", "newer", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["new_labels"] == 0
     assert LinearScorer.load("newer").info["updates"][0]["n_rows"] == 8000
+
+
+def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["calibrate", "--model", str(trained), "--data", "demo", "--split", "train", "--out", "c"]) == 2
+    assert "has seen all training rows: train it with --heldout" in capsys.readouterr().err
+    assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.2", "--out", "m", "--json"]) == 0
+    before = LinearScorer.load("m").predict_topk(demo_test().rows, 2)
+    assert main(["calibrate", "--model", "m", "--data", "demo", "--split", "train", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["n_rows"] == 1600
+    after = LinearScorer.load("m", verify=True)
+    assert (after.predict_topk(demo_test().rows, 2).scores == before.scores).all()  # margins stay
+    words = ["predict", "--model", "m", "--data", "demo", "--out", "-", "--topk", "2", "--scores", "probability"]
+    assert main(words) == 0
+    found = lines_of(capsys)
+    probabilities = np.array([row["scores"] for row in found])
+    assert ((probabilities > 0) & (probabilities < 1)).all()
+    # about as many are right as was promised
+    pairs = zip(found, label_sets(demo_test()), strict=True)
+    right = [label in truth for row, truth in pairs for label in row["labels"]]
+    assert np.mean(right) == pytest.approx(probabilities.mean(), abs=0.05)
+    assert main([*words, "--threshold", "0.9"]) == 0
+    sure = [row["scores"] for row in lines_of(capsys)]
+    assert all(score >= 0.9 for scores in sure for score in scores)
+    assert LinearScorer.load("m").prune(0.1).calibration is None
+
+
+def demo_test():
+    return catalog.load("demo", "test")
+
+
+def label_sets(data):
+    return [set(ids) for ids in np.split(data.labels.indices, data.labels.indptr[1:-1])]
 
 
 @pytest.mark.parametrize(

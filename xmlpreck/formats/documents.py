@@ -19,7 +19,8 @@ Document = tuple[str, list[str]]
 LineParser = Callable[[str], Document | None]
 
 
-def _parse_json(line: str) -> dict[str, Any]:
+def parse_object(line: str) -> dict[str, Any]:
+    """One line as a JSON object; a ValueError says what else it is."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -67,7 +68,7 @@ def _json_parser(titles: list[str] | None) -> LineParser:
     def parse(line: str) -> Document | None:
         if not line.strip():
             return None
-        fields = _parse_json(line)
+        fields = parse_object(line)
         if "text" in fields:
             return _text_field(fields, "text"), [_label_name(label) for label in _list_field(fields, "labels")]
         if "title" not in fields and "content" not in fields:
@@ -120,7 +121,7 @@ def read_titles(path: AnyPath) -> list[str]:
     for number, line in numbered_lines(path):
         if line.strip():
             try:
-                titles.append(_text_field(_parse_json(line), "title"))
+                titles.append(_text_field(parse_object(line), "title"))
             except ValueError as error:
                 raise FormatError(f"{path}:{number}: {error}") from None
     seen = Counter(titles)

@@ -1,6 +1,5 @@
 """Rows as JSON lines, as they come from a pipe: texts, or features by id or name with their values."""
 
-import json
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.formats.dataset import FormatError, build_csr, check_matrix, stack_rows
+from xmlpreck.formats.documents import parse_object
 
 MOST_LINES = 1024
 
@@ -61,11 +61,9 @@ def line_batches(lines: Iterable[bytes], most: int = MOST_LINES) -> Iterator[lis
 def parse_row(line: bytes, where: str, number: int) -> JsonRow:
     """`{"text": ...}`, `{"features": {"id or name": value}}` or `{"features": [...], "values": [...]}`; and an `id`."""
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: is not JSON: {str(error).partition(chr(10))[0]}") from None
-    if not isinstance(fields, dict):
-        raise FormatError(f"{where}: must be a JSON object in braces")
+        fields = parse_object(line.decode("utf-8"))
+    except ValueError as error:
+        raise FormatError(f"{where}: {error}") from None
     name = fields.get("id", number)
     if isinstance(fields.get("text"), str):
         return JsonRow(where, name, fields["text"], [], [])

@@ -11,6 +11,7 @@ from xmlpreck.calibration import Reliability, reliability, uncalibrated
 from xmlpreck.config import InputError, TrainConfig
 from xmlpreck.formats import Dataset, TopK
 from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.pruning import threshold_for_share
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.train import Survey, score
 
@@ -161,18 +162,15 @@ def _outcomes(hit: np.ndarray, n_true: np.ndarray) -> np.ndarray:
 
 
 def _prune(scorer: LinearScorer, source: RowSource, n_threads: int) -> list[PrunedFacts]:
-    """Models that keep ever fewer of the largest weights; each is made from the one before."""
+    """Models that keep ever fewer of the largest weights."""
     n_rows = min(source.n_rows, PRUNING_ROWS)
     rows = Subset(source, np.arange(n_rows) * source.n_rows // n_rows)
-    sizes = np.sort(np.abs(all_sparse(scorer.weights).values))
-    sizes = sizes[np.searchsorted(sizes, 0, side="right") :]
     facts = []
     for share in KEPT_SHARES:
-        n_dropped = round(len(sizes) * (1 - share))
-        scorer = scorer.prune(float(sizes[n_dropped]) if n_dropped < len(sizes) else 0.0)
-        sparse = all_sparse(scorer.weights)
+        smaller = scorer.prune(threshold_for_share(scorer, share))
+        sparse = all_sparse(smaller.weights)
         n_bytes = sum(array.nbytes for array in (sparse.offsets, sparse.labels, sparse.values))
-        facts.append(PrunedFacts(n_bytes, n_rows, score(scorer, rows, TrainConfig(threads=n_threads))))
+        facts.append(PrunedFacts(n_bytes, n_rows, score(smaller, rows, TrainConfig(threads=n_threads))))
     return facts
 
 
