@@ -370,7 +370,8 @@ def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
     assert "has seen all training rows: train it with --heldout" in capsys.readouterr().err
     assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.2", "--out", "m", "--json"]) == 0
     before = LinearScorer.load("m").predict_topk(demo_test().rows, 2)
-    assert main(["calibrate", "--model", "m", "--data", "demo", "--split", "train", "--json"]) == 0
+    words = ["calibrate", "--model", "m", "--data", "demo", "--split", "train", "--depth", "2", "--json"]
+    assert main(words) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["n_rows"] == 1600
     after = LinearScorer.load("m", verify=True)
     assert (after.predict_topk(demo_test().rows, 2).scores == before.scores).all()  # margins stay

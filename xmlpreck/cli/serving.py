@@ -58,7 +58,9 @@ def add_serving_commands(commands: Any) -> None:
     update.add_argument("--freeze", action="store_true", help="leave the labels that the model knows as they are")
     calibrate = add_command(commands, "calibrate", calibrate_command, "learn probabilities from rows not trained on")
     calibrate.add_argument("--out", metavar="DIR", help="model directory to write (default: the model's own)")
-    calibrate.add_argument("--depth", metavar="INT", help="best labels of each row to learn from (default: 10)")
+    calibrate.add_argument(
+        "--depth", metavar="INT", help="labels of each row to learn from: as many as will be predicted (default: 10)"
+    )
     for command in (predict, prune, update, calibrate):
         command.add_argument("--model", required=True, metavar="DIR", help="a model directory")
         split = "train" if command is update else "test"
