@@ -630,9 +630,9 @@ def work(name: str, cases: range, seed: int, root: Path, progress: Any) -> None:
     for case in cases:
         progress[0] = case
         files, must_fail, rng = make_case(target, seed, case)
-        started = time.perf_counter()
+        started = time.process_time()
         progress[1] += run_case(target, files, folder, rng, must_fail)
-        assert time.perf_counter() - started < SECONDS, "took too long"
+        assert time.process_time() - started < SECONDS, "took too long"
 
 
 def watch(name: str, cases: range, seed: int, root: Path) -> tuple[int, str]:
