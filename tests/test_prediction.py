@@ -117,10 +117,14 @@ def test_candidates_are_ranked_by_the_model(seed):
     rng = np.random.default_rng(seed)
     lists = np.array([rng.permutation(scorer.n_labels)[:9] for _ in range(rows.shape[0])], np.int32)
     lists[rng.random(lists.shape) < 0.3] = -1
-    top = Choice(4).predict(scorer, rows, candidates=TopK(lists, np.zeros(lists.shape, np.float32)))
-    scores = scorer.decision_function(rows)
+    bonus = rng.normal(size=scorer.n_labels).astype(np.float32)
+    bonus[::7] = -np.inf
+    found = TopK(lists, np.zeros(lists.shape, np.float32))
+    top = Choice(4, bonus=bonus).predict(scorer, rows, candidates=found)
+    scores = scorer.decision_function(rows) + bonus
     for row, candidates in enumerate(lists):
-        mine = sorted((label for label in candidates if label >= 0), key=lambda label: (-scores[row, label], label))[:4]
+        allowed = [label for label in candidates if label >= 0 and label % 7]
+        mine = sorted(allowed, key=lambda label: (-scores[row, label], label))[:4]
         assert [label for label in top.labels[row] if label >= 0] == mine
         assert top.scores[row, : len(mine)].tolist() == [scores[row, label] for label in mine]
 
@@ -405,6 +409,7 @@ def label_sets(data):
         (["predict", "--out", "-", "--topk", "0"], "--topk must be a whole number, 1 or more"),
         (["predict", "--out", "-", "--topk", "2", "--at-least", "3"], "--at-least 3 is more than --topk 2"),
         (["predict", "--out", "-", "--threshold", "x"], "--threshold must be a number"),
+        (["predict", "--out", "-", "--threshold", "nan"], "--threshold must be a number"),
         (["predict", "--out", "-", "--scores", "odds"], "--scores must be margin or probability"),
         (["predict", "--out", "-", "--scores", "probability"], "has no calibration"),
         (["predict", "--out", "-", "--only-labels", "none.txt"], "none.txt: cannot be read"),

@@ -43,10 +43,7 @@ class Choice:
         if candidates is None:
             top = scorer.predict_topk(rows, self.k, n_threads, self.bonus)
         else:
-            if self.bonus is not None:
-                barred = self.bonus[np.maximum(candidates.labels, 0)] == -np.inf
-                candidates = candidates._replace(labels=np.where(barred, -1, candidates.labels))
-            top = scorer.rank_candidates(rows, listed(candidates, scorer.n_labels), self.k)
+            top = scorer.rank_candidates(rows, listed(candidates, scorer.n_labels), self.k, self.bonus)
         if self.as_probabilities:
             if scorer.calibration is None:
                 raise InputError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")

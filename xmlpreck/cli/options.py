@@ -57,11 +57,18 @@ def whole_number(flag: str, text: str, least: int) -> int:
     return int(text)
 
 
-def positive_number(flag: str, text: str) -> float:
+def any_number(flag: str, text: str) -> float:
     with suppress(ValueError):
-        if 0 < float(text) < math.inf:
+        if math.isfinite(float(text)):
             return float(text)
-    raise config.ConfigError(f"{flag} must be a number above 0, but is {text!r}")
+    raise config.ConfigError(f"{flag} must be a number, but is {text!r}")
+
+
+def positive_number(flag: str, text: str) -> float:
+    number = any_number(flag, text)
+    if number <= 0:
+        raise config.ConfigError(f"{flag} must be a number above 0, but is {text!r}")
+    return number
 
 
 def whole_numbers(flag: str, text: str, least: int) -> list[int]:

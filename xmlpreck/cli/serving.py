@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
-from xmlpreck.cli.options import add_command, columns_of, open_rows, positive_number, show, whole_number
+from xmlpreck.cli.options import add_command, any_number, columns_of, open_rows, positive_number, show, whole_number
 
 if TYPE_CHECKING:
     from xmlpreck.model import LinearScorer
@@ -89,13 +89,12 @@ def predict_command(args: argparse.Namespace) -> None:
         opened = formats.open_predictions(args.candidates, n_rows, scorer.n_labels)
         candidates = opened.blocks(prediction.BLOCK_ROWS)
     found = prediction.predict_batches(scorer, batches, choice, n_threads, n_rows, candidates, progress=args.out != "-")
-    if kind in ("-", ".jsonl"):  # these tell what the rows are called
-        lines = (line for ids, top in found for line in json_lines(top, scorer.label_names, ids))
-        if kind == "-":
-            for line in lines:
-                print(line, flush=True)
-            return
-        write_lines(args.out, lines)
+    if kind == "-":
+        for ids, top in found:
+            print("\n".join(json_lines(top, scorer.label_names, ids)), flush=True)
+        return
+    if kind == ".jsonl":  # unlike the other kinds it tells what the rows are called
+        write_lines(args.out, (line for ids, top in found for line in json_lines(top, scorer.label_names, ids)))
         show(args, {"out": args.out}, args.out)
         return
     tops = (top for _, top in found)
@@ -124,10 +123,7 @@ def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
     at_least = whole_number("--at-least", args.at_least, least=0)
     least = -math.inf
     if args.threshold is not None:
-        try:
-            least = float(args.threshold)
-        except ValueError:
-            raise config.ConfigError(f"--threshold must be a number, but is {args.threshold!r}") from None
+        least = any_number("--threshold", args.threshold)
     if args.scores not in ("margin", "probability"):
         raise config.ConfigError(f"--scores must be margin or probability, but is {args.scores!r}")
     if at_least > k:

@@ -121,7 +121,7 @@ class LinearScorer:
         )
         return TopK(labels, scores)
 
-    def rank_candidates(self, rows: csr_array, candidates: csr_array, k: int) -> TopK:
+    def rank_candidates(self, rows: csr_array, candidates: csr_array, k: int, bonus: np.ndarray | None = None) -> TopK:
         """The k best of each row's own candidates (the pattern of a matrix of n_labels columns)."""
         prepared = self._prepare(rows)
         k = self._check_k(k)
@@ -132,11 +132,13 @@ class LinearScorer:
         scores = np.zeros(len(labels), self.weights.values.dtype)
         buffers = new_work(self.n_labels, dtype=scores.dtype)
         linear.score_candidates(prepared, self.weights, buffers, offsets, labels, scores)
+        if bonus is not None:
+            scores += bonus[labels]
         counts = np.diff(offsets)
         row_of = np.repeat(np.arange(len(counts)), counts)
         order = np.lexsort((labels, -scores, row_of))
         place = np.arange(len(labels)) - np.repeat(offsets[:-1], counts)
-        best = place < k
+        best = (place < k) & (scores[order] > -np.inf)
         top = TopK(np.full((len(counts), k), -1, np.int32), np.full((len(counts), k), -np.inf, np.float32))
         top.labels[row_of[best], place[best]] = labels[order][best]
         top.scores[row_of[best], place[best]] = scores[order][best]
