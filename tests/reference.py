@@ -216,3 +216,32 @@ def precision_at_k(top, Y, k):
             if label >= 0 and y[label]:
                 hits += 1
     return hits / k / len(top)
+
+
+# ---- bipartite training: each batch of points is one ranking, and there is one w ----
+
+
+def train_points(X, y, *, rule, orders, batch_points, kappa=None, k=None, eta=1.0, decay="constant", radius=0.0):
+    """One pass for each order of the points in `orders`; k is given, or max(1, round(kappa * n_plus)) of each batch."""
+    w, w_sum, t = np.zeros(X.shape[1]), np.zeros(X.shape[1]), 0
+    facts = []
+    for order in orders:
+        surrogate, errors, updated = 0.0, 0, 0
+        for start in range(0, len(order), batch_points):
+            t += 1
+            eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
+            batch = order[start : start + batch_points]
+            n_plus = int(sum(y[batch]))
+            if n_plus > 0:
+                k_t = min(k, n_plus) if k else max(1, round(kappa * n_plus))
+                s = X[batch] @ w
+                c = RULES[rule](s, y[batch], k_t)
+                w = w + eta_t * (c @ X[batch])
+                surrogate += SURROGATE_OF[rule](s, y[batch], k_t)[0]
+                errors += mistakes(s, y[batch], k_t)
+                updated += bool(c.any())
+            if radius > 0 and np.linalg.norm(w) > radius:
+                w = w * (radius / np.linalg.norm(w))
+            w_sum = w_sum + w
+        facts.append((surrogate, errors, updated))
+    return Trained(w, w_sum / t, *(list(column) for column in zip(*facts, strict=True)))

@@ -494,7 +494,7 @@ def tar_with_a_wrong_size(folder, size):
 for kept in sorted(KEPT.iterdir()):
     ATTACKS[kept.name] = (
         kept.name.partition("-")[0],
-        "cannot be read",
+        "is damaged" if kept.name.startswith("archive") else "cannot be read",
         lambda folder, kept=kept: shutil.copytree(kept, folder, dirs_exist_ok=True),
     )
 

@@ -27,6 +27,7 @@ _DAMAGE = (
     zlib.error,
     lzma.LZMAError,
     struct.error,
+    OverflowError,  # a pax header that says it is longer than memory
     EOFError,
     NotImplementedError,  # a compression that zipfile does not know
     RuntimeError,  # a zip with a password

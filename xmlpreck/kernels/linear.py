@@ -514,3 +514,55 @@ def choose_step(scores, relevant, k, rule, work, out_labels, out_steps):
     _open_all(len(scores), work)
     work.scores[: len(scores)] = scores
     return _choose_step(relevant, k, rule, len(scores), work, out_labels, out_steps)
+
+
+# --- bipartite ranking -----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def train_points(points, order, ks, batch_points, settings, learner, work):
+    """Train one w on points[order]: each batch_points of them are one ranking, the i-th of them for its top ks[i].
+
+    s = X w;  w += eta / t^decay * sum of coefficient * x, by the rule;  then w is scaled to |w| <= radius, if that is
+    not 0. Equal scores: the point that comes first in the batch is ranked first.
+    Returns sums over the batches: (surrogate, mistakes, 1 if w changed).
+    """
+    w, sums, clock = learner.weights, learner.sums, learner.clock
+    scores, steps = np.empty(batch_points), np.empty(batch_points)
+    places, relevant = np.empty(batch_points, np.int32), np.empty(batch_points, np.int32)
+    total, n_mistakes, n_updates = 0.0, 0, 0
+    for i in range(len(ks)):
+        batch = order[i * batch_points : (i + 1) * batch_points]
+        for j in range(len(batch)):
+            score = 0.0
+            for p in range(points.offsets[batch[j]], points.offsets[batch[j] + 1]):
+                score += points.values[p] * w[points.features[p]]
+            scores[j] = score
+        # The rule gets the points as ranked, so that its insertions move nothing: n log n for a batch, not n^2.
+        ranking = np.argsort(-scores[: len(batch)], kind="mergesort")  # stable
+        n_pos = 0
+        for place in range(len(batch)):
+            if points.relevance[batch[ranking[place]]]:
+                relevant[n_pos] = place
+                n_pos += 1
+        n_pairs, surrogate, mistakes = choose_step(
+            scores[ranking], relevant[:n_pos], ks[i], settings.rule, work, places, steps
+        )
+        clock[STEPS] += 1
+        eta = settings.eta / clock[STEPS] ** settings.decay
+        for j in range(n_pairs):
+            point = batch[ranking[places[j]]]
+            step = eta * steps[j]
+            for p in range(points.offsets[point], points.offsets[point + 1]):
+                w[points.features[p]] += step * points.values[p]
+        if settings.radius > 0:
+            square = 0.0
+            for f in range(len(w)):
+                square += w[f] * w[f]
+            if square > settings.radius**2:
+                w *= settings.radius / np.sqrt(square)
+        sums += w
+        total += surrogate
+        n_mistakes += mistakes
+        n_updates += n_pairs > 0
+    return total, n_mistakes, n_updates
