@@ -24,8 +24,6 @@ from xmlpreck.surrogates import kappa_to_k, prec_at_k
 OnStep = Callable[[float, np.ndarray], None]
 Step = tuple[np.ndarray, dict[str, Any]]  # the model as it is now, and what the history says of it
 
-RULES = {algo: getattr(linear, algo.upper().replace("-", "_")) for algo in ALGORITHMS}
-
 
 class Points(NamedTuple):
     """Sparse rows (CSR), and which of them are positive."""
@@ -258,7 +256,7 @@ class PrecAtKRanker(SteppedRanker):
     def _step_settings(self) -> StepSettings:
         is_sgd = self.algo.startswith("sgd")
         return StepSettings(
-            RULES[self.algo],
+            linear.RULES[self.algo],
             float(self.eta) if is_sgd else 1.0,
             STEP_DECAYS[self.decay] if is_sgd else 0.0,
             float(self.radius),

@@ -37,6 +37,12 @@ STEPS, SCALE, ELAPSED, AVERAGED = range(4)
 
 # Rules: the choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max).
 PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX = range(4)
+RULES = {
+    "perceptron-avg": PERCEPTRON_AVG,
+    "perceptron-max": PERCEPTRON_MAX,
+    "sgd-avg": SGD_AVG,
+    "sgd-max": SGD_MAX,
+}
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from xmlpreck.train.run import (
     score,
     split_heldout,
 )
-from xmlpreck.train.trainer import RULES, PassFacts, PreparedRows, Trainer, TrainingError
+from xmlpreck.train.trainer import PassFacts, PreparedRows, Trainer, TrainingError
 from xmlpreck.train.update import update
 
 __all__ = [
     "CHECKPOINT_MINUTES",
-    "RULES",
     "CheckpointError",
     "Checkpoints",
     "Interrupted",

@@ -27,13 +27,6 @@ from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progr
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, union_of
 
-RULES = {
-    "perceptron-avg": linear.PERCEPTRON_AVG,
-    "perceptron-max": linear.PERCEPTRON_MAX,
-    "sgd-avg": linear.SGD_AVG,
-    "sgd-max": linear.SGD_MAX,
-}
-
 NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
@@ -260,7 +253,7 @@ class Trainer:
         config = self.config
         is_sgd = config.algo.startswith("sgd")
         return Settings(
-            rule=RULES[config.algo],
+            rule=linear.RULES[config.algo],
             k=min(config.k, self.n_labels),  # no row has more, and buffers are as large
             eta=config.eta if is_sgd else 1.0,
             decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
