@@ -8,8 +8,8 @@ from scipy.sparse import random_array
 from xmlpreck.config import RowsConfig
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import new_work, noise_table, run_team, sparse_weights
+from xmlpreck.kernels.linear import RULES
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out
-from xmlpreck.train import RULES
 
 ALL_RULES = sorted(RULES)
 

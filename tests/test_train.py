@@ -13,8 +13,9 @@ from xmlpreck.config import ALGORITHMS, RowsConfig, RunConfig, TrainConfig, load
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
+from xmlpreck.kernels.linear import RULES
 from xmlpreck.model import all_sparse
-from xmlpreck.train import RULES, PreparedRows, Trainer, TrainingError, fit, split_heldout
+from xmlpreck.train import PreparedRows, Trainer, TrainingError, fit, split_heldout
 
 
 def test_every_algorithm_has_a_rule():
