@@ -92,7 +92,8 @@ def _inline(svg: str, description: str) -> str:
     body = re.sub(r" font-family: [^;]*;", "", body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda found: VARIABLES.get(found[0], found[0]), body)
     body = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", body)
-    body = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", body)
+    # Coordinates to a hundredth; numbers between tags are words on the axes and stay as they are.
+    body = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", tag[0]), body)
     body = re.sub(r"\s*\n\s*", " ", body)
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns:xlink="http://www.w3.org/1999/xlink">'
