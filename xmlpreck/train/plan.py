@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -120,13 +119,19 @@ def resident_bytes() -> int:
     """Memory of this process now."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def free_bytes() -> int:
     """Memory that this process can still have: of the machine, or of its control group if that has less."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = sys.maxsize  # where nobody tells, nothing is refused
+    with suppress(AttributeError, OSError, ValueError):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError, AttributeError):
         found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
         free = int(found[1]) * 1024  # type: ignore[index]
