@@ -1,10 +1,14 @@
 """xmlpreck data list | info | fetch | convert | validate"""
 
 import argparse
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from xmlpreck import __version__
 from xmlpreck.cli.options import CheckFailed, add_verb, show, whole_number
+
+if TYPE_CHECKING:
+    from xmlpreck.formats import Dataset
 
 
 def add_data_commands(commands: Any) -> None:
@@ -62,13 +66,23 @@ def convert_command(args: argparse.Namespace) -> None:
 
     provenance = {"source": catalog.describe(args.data), "xmlpreck": __version__}
     for split, folder in catalog.splits_of(args.data, args.out, args.data_dir):
-        chunks = catalog.read_chunks(args.data, split, args.data_dir, args.source_format)
+        chunks = with_bar(catalog.read_chunks(args.data, split, args.data_dir, args.source_format), split)
         shuffle_seed = seed if args.shuffle and split == "train" else None
         made = shards.write_shards(
             folder, chunks, args.format, rows_per_shard, provenance | {"split": split}, shuffle_seed
         )
         n_bytes = sum(shard.n_bytes for shard in made.shards)
         print(f"{folder}: {made.n_rows:,} rows in {len(made.shards)} {made.kind} shards, {n_bytes / 2**20:.1f} MB")
+
+
+def with_bar(chunks: "Iterator[Dataset]", text: str) -> "Iterator[Dataset]":
+    """The same chunks, and a bar that counts their rows."""
+    from xmlpreck.model import progress_bar
+
+    with progress_bar(None, text, wanted=True) as bar:
+        for chunk in chunks:
+            yield chunk
+            bar.update(chunk.n_rows)
 
 
 def validate_command(args: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ def add_judging_commands(commands: Any) -> None:
     )
     evaluate.add_argument("--per-label", metavar="FILE", help="also write the counts of every label, as .csv")
     compare = add_command(
-        commands, "compare", compare_command, "compare predictions on the same rows, the first with each other"
+        commands, "compare", compare_command, "compare predictions on the same rows, each with the first"
     )
     compare.add_argument("files", nargs="+", metavar="FILE", help="two or more: prediction files or model directories")
     for command in (evaluate, compare):
