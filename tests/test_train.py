@@ -224,7 +224,7 @@ def test_mistake_bound_on_separable_rows(algo, margin_kind):
 
 @pytest.mark.parametrize("algo", ["perceptron-avg", "perceptron-max"])
 def test_mistake_bound_on_any_rows(algo):
-    """Sum of mistakes <= (|w| R sqrt(4k) + sqrt(sum of surrogates of w))^2 for every w (Theorems 1 and 2)."""
+    """Sum of mistakes <= (|w| R sqrt(4k) + sqrt(sum of surrogates of w))^2 for every w (Theorems 7 and 9)."""
     X, Y = draw_rows(seed=9)
     config = TrainConfig(algo=algo, k=3, epochs=1, batch_rows=1)
     trainer, facts = trained(X, Y, config)
