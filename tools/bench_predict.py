@@ -133,7 +133,7 @@ def main() -> None:
         )
     if args.out:
         Path(args.out).write_text(
-            json.dumps({"data": args.data, "results": results, "machine": machine()}, indent=1) + "\n"
+            json.dumps({"data": catalog.describe(args.data), "results": results, "machine": machine()}, indent=1) + "\n"
         )
 
 

@@ -50,17 +50,16 @@ class Rankings:
 
     def blocks(self) -> Iterator[TopK]:
         """Blocks of BLOCK_ROWS rows."""
-        for top in self._from_file() if self.model is None else self._from_model(self.model):
+        for top in self._rankings():
             self.longest = max(self.longest, int((top.labels >= 0).sum(axis=1).max(initial=0)))
             yield top
 
-    def _from_file(self) -> Iterator[TopK]:
-        assert self.file is not None
-        return self.file.blocks(BLOCK_ROWS)
-
-    def _from_model(self, model: LinearScorer) -> Iterator[TopK]:
-        for _, block in read_blocks(self.source, BLOCK_ROWS):
-            yield model.predict_topk(block.rows, self.k, self.n_threads)
+    def _rankings(self) -> Iterator[TopK]:
+        if self.file is not None:
+            yield from self.file.blocks(BLOCK_ROWS)
+        if self.model is not None:
+            for _, block in read_blocks(self.source, BLOCK_ROWS):
+                yield self.model.predict_topk(block.rows, self.k, self.n_threads)
 
     def notes(self, ks: Sequence[int]) -> list[str]:
         """After the last block: what was mended, and which k the lists are too short for."""

@@ -16,10 +16,8 @@ from xmlpreck.formats.dataset import build_csr
 from xmlpreck.formats.files import numbered_lines
 from xmlpreck.formats.json_rows import as_matrix, line_batches, parse_row
 from xmlpreck.model import LinearScorer, progress_bar
+from xmlpreck.model.scorer import BLOCK_ROWS
 from xmlpreck.shards import RowSource, read_blocks
-
-# Rows that are read and predicted at a time.
-BLOCK_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)

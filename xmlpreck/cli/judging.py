@@ -62,6 +62,7 @@ def add_judging_commands(commands: Any) -> None:
     report = add_command(
         commands, "report", report_command, "one HTML page on runs: curves, scores, labels, samples", needs_data=False
     )
+    report.set_defaults(train=None, inverse_propensities=None, propensity=None)  # it has no flags for these
     report.add_argument("runs", nargs="+", metavar="RUN", help="model directories")
     report.add_argument(
         "-o", "--out", default="report.html", metavar="FILE", help="page to write (default: report.html)"
@@ -255,7 +256,6 @@ def report_command(args: argparse.Namespace) -> None:
         use_data_of(args, runs[0].scorer)
     # A model knows the labels of raw text; rows of numbers need none for that.
     scorer = runs[0].scorer if runs[0].scorer.vectorizer is not None else None
-    args.train = args.inverse_propensities = args.propensity = None
     rows = open_rows(args, args.split, runs[0].scorer)
     training = count_training(args, rows, scorer)
     scored = report.ScoredRows(

@@ -75,7 +75,7 @@ def predict_command(args: argparse.Namespace) -> None:
     from xmlpreck import formats, prediction, shards
     from xmlpreck.formats.files import write_lines
     from xmlpreck.formats.prediction_output import json_lines
-    from xmlpreck.model import LinearScorer
+    from xmlpreck.model.scorer import BLOCK_ROWS, LinearScorer
 
     shards.give_memory_back()
     kind = args.out if args.out == "-" else formats.prediction_kind(args.out)  # before any work
@@ -87,7 +87,7 @@ def predict_command(args: argparse.Namespace) -> None:
         if n_rows is None:
             raise config.InputError("--candidates needs rows of numbers from a file, not text or stdin")
         opened = formats.open_predictions(args.candidates, n_rows, scorer.n_labels)
-        candidates = opened.blocks(prediction.BLOCK_ROWS)
+        candidates = opened.blocks(BLOCK_ROWS)
     found = prediction.predict_batches(scorer, batches, choice, n_threads, n_rows, candidates, progress=args.out != "-")
     if kind == "-":
         for ids, top in found:
@@ -160,9 +160,10 @@ def prune_command(args: argparse.Namespace) -> None:
         result |= {"before": before, "after": tried[-1].scores, "tried": [one._asdict() for one in tried]}
     smaller = scorer.prune(threshold) if threshold else scorer
     n_bytes = smaller.save(args.out, half=args.half)
-    result |= {"out": args.out, "threshold": threshold, "n_weights": smaller.n_weights, "bytes": n_bytes}
+    n_weights = smaller.n_weights
+    result |= {"out": args.out, "threshold": threshold, "n_weights": n_weights, "bytes": n_bytes}
     losses = [f"{name} {before[name]:.2f} -> {value:.2f}" for name, value in result.get("after", {}).items()]
-    about = f"{args.out}: {smaller.n_weights:,} of {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB"
+    about = f"{args.out}: {n_weights:,} of {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB"
     show(args, result, "; ".join([f"{about}, none smaller than {threshold:.4g}", *losses]))
 
 

@@ -225,9 +225,10 @@ def train_one(
     columns = {"text_column": args.text_column, "labels_column": args.labels_column, "format": args.format}
     scorer.info["data"] |= {"name": catalog.describe(args.data), "place": place, **columns}
     n_bytes = scorer.save(folder)
-    tell(f"{folder}: {scorer.n_weights:,} weights, {n_bytes / 2**20:.1f} MB")
+    n_weights = scorer.n_weights
+    tell(f"{folder}: {n_weights:,} weights, {n_bytes / 2**20:.1f} MB")
     history = scorer.info["history"]
-    return scorer, {"model": str(folder), "bytes": n_bytes, "n_weights": scorer.n_weights, "history": history}
+    return scorer, {"model": str(folder), "bytes": n_bytes, "n_weights": n_weights, "history": history}
 
 
 def score(

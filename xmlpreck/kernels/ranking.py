@@ -125,7 +125,7 @@ def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, fu
 
 @njit(cache=True, nogil=True)
 def _mix(key):
-    """Finaliser of splitmix64: every bit of the key changes half of the result's."""
+    """Finaliser of splitmix64, as in linear: numba's cache does not see that file, so this one has its own."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return key ^ (key >> np.uint64(31))

@@ -1,7 +1,6 @@
 """Writing a shard set: in one step, with one shard in memory, shuffled if asked for."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from xmlpreck.formats import Dataset
-from xmlpreck.formats.files import holds_other_files, write_names
+from xmlpreck.formats.files import atomic_folder, holds_other_files, write_names
 from xmlpreck.shards.files import as_table, read_parquet, write_hdf5, write_parquet
 from xmlpreck.shards.sets import FORMAT, KINDS, MANIFEST, MANIFEST_VERSION, Shard, ShardError, ShardSet, file_sha256
 from xmlpreck.shards.sources import concatenate, read_blocks
@@ -38,18 +37,16 @@ def write_shards(
     if holds_other_files(folder, MANIFEST):
         raise ShardError(f"{folder}: exists and is not a shard set: it is left alone, choose another folder")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-            written = Path(scratch) / "written"
-            _write_set(written, chunks, kind, rows_per_shard, provenance)
-            if shuffle_seed is not None:
-                mixed = _shuffled(ShardSet(written, verify=False), rows_per_shard, shuffle_seed, Path(scratch))
-                about = provenance | {"shuffled_with_seed": shuffle_seed}
-                written = Path(scratch) / "shuffled"
-                _write_set(written, mixed, kind, rows_per_shard, about)
-            if folder.exists():
-                os.replace(folder, Path(scratch) / "old")
-            os.replace(written, folder)
+        with atomic_folder(folder) as ready:
+            if shuffle_seed is None:
+                _write_set(ready, chunks, kind, rows_per_shard, provenance)
+            else:
+                with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+                    _write_set(Path(scratch), chunks, kind, rows_per_shard, provenance)
+                    plain = ShardSet(scratch, verify=False)
+                    mixed = _shuffled(plain, rows_per_shard, shuffle_seed, Path(scratch))
+                    about = provenance | {"shuffled_with_seed": shuffle_seed}
+                    _write_set(ready, mixed, kind, rows_per_shard, about)
     except OSError as error:
         raise ShardError(f"{folder}: cannot be written: {error.strerror or error}") from None
     return ShardSet(folder, verify=False)
@@ -58,7 +55,6 @@ def write_shards(
 def _write_set(
     folder: Path, chunks: Iterable[Dataset], kind: str, rows_per_shard: int, provenance: dict[str, Any]
 ) -> None:
-    folder.mkdir()
     write = write_parquet if kind == "parquet" else write_hdf5
     shards: list[Shard] = []
     last = None
@@ -86,9 +82,6 @@ def _write_set(
         "shards": [asdict(shard) for shard in shards],
     }
     (folder / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    for path in folder.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 def _entry(path: Path, n_rows: int) -> Shard:

@@ -65,7 +65,9 @@ def fit(
     safety = safety or Safety()
     rows, heldout = open_training_rows(source, config)
     saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
-    support, plan, survey = make_room(rows, config, safety, heldout.n_rows > 0, saved[0]["cut"] if saved else None)
+    support, plan, survey = make_room(
+        rows, config, safety, heldout.n_rows > 0, saved[0]["identity"]["cut"] if saved else None
+    )
     trainer = Trainer(support, config.train)
     del support
     if on_plan is not None:
@@ -83,7 +85,9 @@ def fit(
         keeper.save()
     weights = trainer.finish()
     info = {"config": config.to_dict(), "data": survey.to_dict(), "history": keeper.history}
-    if config.train.prune:
+    if (
+        config.train.prune
+    ):  # as LinearScorer.prune does, but the trained weights are given back before the new ones stand
         sparse = all_sparse(weights, least=config.train.prune)
         del weights
         weights = lay_out(sparse)
@@ -194,7 +198,7 @@ class Keeper:
             return
         self.trainer.check_finite()
         facts, arrays = self.trainer.state()
-        about = {"identity": self.identity, "trainer": facts, "history": self.history, "cut": self.identity["cut"]}
+        about = {"identity": self.identity, "trainer": facts, "history": self.history}
         try:
             self.safety.checkpoints.save(about, arrays)
         except CheckpointError as error:
