@@ -15,7 +15,7 @@ from xmlpreck.formats import TopK
 from xmlpreck.formats.dataset import build_csr
 from xmlpreck.formats.files import numbered_lines
 from xmlpreck.formats.json_rows import as_matrix, line_batches, parse_row
-from xmlpreck.model import LinearScorer, progress_bar
+from xmlpreck.model import LinearScorer, Shortlist, progress_bar
 from xmlpreck.model.scorer import BLOCK_ROWS
 from xmlpreck.shards import RowSource, read_blocks
 
@@ -25,7 +25,7 @@ class Choice:
     """At most k labels a row, those whose score is `least` or more, but at least so many whatever their score.
 
     `bonus` (n_labels) is added to the scores; -inf bars a label. With `as_probabilities` the scores that come out, and
-    `least`, are probabilities; the model must have been calibrated.
+    `least`, are probabilities; the model must have been calibrated. With a shortlist, only its candidates are scored.
     """
 
     k: int = 5
@@ -33,13 +33,14 @@ class Choice:
     at_least: int = 0
     bonus: np.ndarray | None = None
     as_probabilities: bool = False
+    shortlist: Shortlist | None = None
 
     def predict(
         self, scorer: LinearScorer, rows: csr_array, n_threads: int = 1, candidates: TopK | None = None
     ) -> TopK:
         """The labels of some rows; with `candidates`, of those lists only."""
         if candidates is None:
-            top = scorer.predict_topk(rows, self.k, n_threads, self.bonus)
+            top = scorer.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist)
         else:
             top = scorer.rank_candidates(rows, listed(candidates, scorer.n_labels), self.k, self.bonus)
         if self.as_probabilities:

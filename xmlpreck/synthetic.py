@@ -57,8 +57,9 @@ def make_dataset(
     rng = np.random.default_rng(seed)
     labels = _draw_labels(rng, n_rows, n_labels, labels_per_row)
     counts = _draw_words(rng, labels, n_features, features_per_row)
+    idf = 1 + np.log((1 + n_rows) / (1 + np.bincount(counts.indices, minlength=n_features)))
     return Dataset(
-        _weigh(counts),
+        weigh(counts, idf),
         labels,
         [_label_name(label) for label in range(n_labels)],
         [f"word-{feature:05d}-{_NOUNS[feature % len(_NOUNS)]}" for feature in range(n_features)],
@@ -84,18 +85,18 @@ def _label_name(label: int) -> str:
     return f"synthetic/{_ADJECTIVES[adjective]}-{_NOUNS[noun]}" + (f"-{number + 1}" if number else "")
 
 
-def _power_law(rng: np.random.Generator, size: int, exponent: float) -> np.ndarray:
+def power_law(rng: np.random.Generator, size: int, exponent: float) -> np.ndarray:
     """Cumulative probabilities of `size` ids, the frequent ones anywhere among them."""
     weights = rng.permutation(np.arange(1.0, size + 1) ** -exponent)
     return np.cumsum(weights) / weights.sum()
 
 
-def _draw(rng: np.random.Generator, law: np.ndarray, shape: int | tuple[int, int]) -> np.ndarray:
+def draw(rng: np.random.Generator, law: np.ndarray, shape: int | tuple[int, int]) -> np.ndarray:
     # The last cumulative probability may fall short of 1 by rounding.
     return np.minimum(np.searchsorted(law, rng.random(shape), side="right"), law.size - 1)
 
 
-def _pattern(row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
+def count_pairs(row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
     """How often each (row, column) was drawn, as float32 CSR with ascending int32 ids."""
     drawn, count = np.unique(row.astype(np.int64) * shape[1] + column, return_counts=True)
     offsets = np.searchsorted(drawn, np.arange(shape[0] + 1, dtype=np.int64) * shape[1])
@@ -107,7 +108,7 @@ def _draw_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_pe
     most = min(n_labels, max(1, round(_MOST_LABELS * labels_per_row)))
     wanted = np.clip(1 + rng.poisson(labels_per_row - 1, n_rows), 1, most)
     # Twice as many candidates as needed, because repeated ones fall away.
-    candidates = _draw(rng, _power_law(rng, n_labels, _LABEL_EXPONENT), (n_rows, 2 * most))
+    candidates = draw(rng, power_law(rng, n_labels, _LABEL_EXPONENT), (n_rows, 2 * most))
     order = np.argsort(candidates, axis=1, kind="stable")
     ascending = np.take_along_axis(candidates, order, axis=1)
     is_new = np.ones(candidates.shape, bool)
@@ -117,7 +118,7 @@ def _draw_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_pe
     label = candidates[row, column]
     missing = np.setdiff1d(np.arange(n_labels), label)
     host = rng.permutation(n_rows)[np.arange(missing.size) % n_rows]
-    labels = _pattern(np.concatenate([row, host]), np.concatenate([label, missing]), (n_rows, n_labels))
+    labels = count_pairs(np.concatenate([row, host]), np.concatenate([label, missing]), (n_rows, n_labels))
     labels.data[:] = 1.0
     return labels
 
@@ -125,29 +126,27 @@ def _draw_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_pe
 def _draw_words(rng: np.random.Generator, labels: csr_array, n_features: int, features_per_row: float) -> csr_array:
     """Word counts of every row: prototype words of its labels, and background words."""
     n_rows, n_labels = labels.shape
-    law = _power_law(rng, n_features, _PROTOTYPE_EXPONENT)
-    prototypes = _draw(rng, law, (n_labels, _PROTOTYPE_SIZE))
+    law = power_law(rng, n_features, _PROTOTYPE_EXPONENT)
+    prototypes = draw(rng, law, (n_labels, _PROTOTYPE_SIZE))
     # Every other word is shared by a family of labels: that is what makes them hard to tell apart.
     family = rng.integers(0, -(-n_labels // _FAMILY_SIZE), n_labels)
     prototypes[:, ::2] = prototypes[family, ::2]
     # A fifth more words than features: that many are repeated ones at the demo's sizes.
     n_words = 1 + rng.poisson(1.2 * features_per_row - 1, n_rows)
     row = np.repeat(np.arange(n_rows), n_words)
-    word = _draw(rng, _power_law(rng, n_features, _WORD_EXPONENT), row.size)
+    word = draw(rng, power_law(rng, n_features, _WORD_EXPONENT), row.size)
     n_own = np.diff(labels.indptr)[row]
     own = labels.indices[labels.indptr[row] + (rng.random(row.size) * n_own).astype(np.int64)]
     # The square favours the first words of a prototype.
     place = (rng.random(row.size) ** 2 * prototypes.shape[1]).astype(np.int64)
     from_prototype = rng.random(row.size) < _PROTOTYPE_SHARE
     word[from_prototype] = prototypes[own, place][from_prototype]
-    return _pattern(row, word, (n_rows, n_features))
+    return count_pairs(row, word, (n_rows, n_features))
 
 
-def _weigh(counts: csr_array) -> csr_array:
-    """Sublinear tf times smooth idf, every row of length 1."""
-    n_rows, n_features = counts.shape
-    n_containing = np.bincount(counts.indices, minlength=n_features)
-    idf = 1 + np.log((1 + n_rows) / (1 + n_containing))
+def weigh(counts: csr_array, idf: np.ndarray) -> csr_array:
+    """Sublinear tf times idf, every row of length 1."""
+    n_rows = counts.shape[0]
     weights = (1 + np.log(counts.data)) * idf[counts.indices]
     row = np.repeat(np.arange(n_rows), np.diff(counts.indptr))
     length = np.sqrt(np.bincount(row, weights**2, minlength=n_rows))

@@ -40,6 +40,11 @@ def add_serving_commands(commands: Any) -> None:
     predict.add_argument(
         "--scores", default="margin", help="margin, or probability of a calibrated model (default: margin)"
     )
+    predict.add_argument(
+        "--shortlist",
+        metavar="INT",
+        help="for hundreds of thousands of labels: score only those brought up by the INT strongest of each feature",
+    )
     predict.add_argument("--verify", action="store_true", help="check the sha256 of the model's files first")
     prune = add_command(commands, "prune", prune_command, "write a smaller copy of a model", needs_data=False)
     prune.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
@@ -129,12 +134,18 @@ def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
     if at_least > k:
         raise config.ConfigError(f"--at-least {at_least} is more than --topk {k}")
     from xmlpreck.formats import read_inverse_propensities
+    from xmlpreck.model import Shortlist
     from xmlpreck.prediction import Choice, label_bonus, read_labels
 
     lists = [None if path is None else read_labels(path, scorer) for path in (args.only_labels, args.exclude_labels)]
     weights = None if args.label_weights is None else read_inverse_propensities(args.label_weights, scorer.n_labels)
     bonus = label_bonus(scorer.n_labels, lists[0], lists[1], weights)
-    return Choice(k, least, at_least, bonus, args.scores == "probability")
+    shortlist = None
+    if args.shortlist is not None:
+        if bonus is not None or args.candidates is not None:
+            raise config.InputError("--shortlist has its own list of labels: leave out the other list, or --shortlist")
+        shortlist = Shortlist.of(scorer.weights, whole_number("--shortlist", args.shortlist, least=1))
+    return Choice(k, least, at_least, bonus, args.scores == "probability", shortlist)
 
 
 def prune_command(args: argparse.Namespace) -> None:

@@ -3,11 +3,13 @@
 from xmlpreck.model.directory import FORMAT_VERSION, ModelError, check_target
 from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows
 from xmlpreck.model.scorer import LinearScorer, progress_bar
+from xmlpreck.model.shortlist import Shortlist
 
 __all__ = [
     "FORMAT_VERSION",
     "LinearScorer",
     "ModelError",
+    "Shortlist",
     "all_sparse",
     "check_target",
     "kernel_rows",

@@ -17,6 +17,7 @@ from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team
 from xmlpreck.model.directory import Contents, ModelError, read_model, write_model
 from xmlpreck.model.layout import ANY_SIZE, all_sparse, count_weights, kernel_rows, lay_out, prepare_rows
+from xmlpreck.model.shortlist import Shortlist
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.text import TextVectorizer
 
@@ -64,16 +65,30 @@ class LinearScorer:
         """Weights that are not 0."""
         return count_weights(self.weights)
 
-    def predict_topk(self, rows: csr_array, k: int, n_threads: int = 1, bonus: np.ndarray | None = None) -> TopK:
+    def predict_topk(
+        self,
+        rows: csr_array,
+        k: int,
+        n_threads: int = 1,
+        bonus: np.ndarray | None = None,
+        shortlist: Shortlist | None = None,
+    ) -> TopK:
         """The k best labels of every row: higher score first, then the lower label.
 
-        `bonus` is added to the scores of the labels; one of -inf bars a label.
+        `bonus` is added to the scores of the labels; one of -inf bars a label. With a shortlist only its candidates
+        are looked at, which is faster where labels are very many, and may miss some.
         """
-        prepared = self._prepare(rows)
         k = self._check_k(k)
-        extra = NO_BONUS if bonus is None else bonus
         labels = np.full((rows.shape[0], k), -1, np.int32)
         scores = np.full((rows.shape[0], k), -np.inf, self.weights.values.dtype)
+        if shortlist is not None:
+            if bonus is not None:
+                raise ModelError("a shortlist is of the scores alone: it cannot be used with a bonus for labels")
+            unsure = shortlist.predict(self.weights, self._prepare(rows), labels, scores, n_threads)
+            labels[unsure], scores[unsure] = self.predict_topk(rows[unsure], k, n_threads)
+            return TopK(labels, scores.astype(np.float32, copy=False))
+        prepared = self._prepare(rows)
+        extra = NO_BONUS if bonus is None else bonus
         claimed = np.zeros(1, np.int64)
 
         def work(_: int) -> None:

@@ -1,0 +1,50 @@
+"""Shortlists: labels worth scoring, from each feature's strongest labels (its champions); scores stay exact."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from xmlpreck.config import InputError
+from xmlpreck.kernels.arrays import Rows, Weights, run_team, sparse_weights
+from xmlpreck.kernels.champions import predict_shortlisted, take_champions
+
+# Labels of a row that are scored exactly, or k if that is more (docs/large.md has the recall).
+CANDIDATES = 100
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The labels of the `per_feature` largest weights of each feature.
+
+    A row's candidates are the labels with the largest sums over the champions of its features. They are scored
+    exactly, and the best of them are predicted: a label may be missed, but a score has the bits of exact prediction.
+    """
+
+    champions: Weights
+
+    @classmethod
+    def of(cls, weights: Weights, per_feature: int) -> "Shortlist":
+        if per_feature < 1:
+            raise InputError(f"a shortlist has 1 or more labels a feature, but not {per_feature}")
+        n_labels = int(weights.dense_rows.shape[1])
+        lengths = np.where(weights.dense_of >= 0, n_labels, np.diff(weights.offsets))
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, per_feature))])
+        labels, values = np.zeros(offsets[-1], np.int32), np.zeros(offsets[-1], weights.values.dtype)
+        take_champions(weights, offsets, labels, values)
+        return cls(sparse_weights(offsets, labels, values, n_labels))
+
+    def predict(
+        self, weights: Weights, rows: Rows, labels: np.ndarray, scores: np.ndarray, n_threads: int = 1
+    ) -> np.ndarray:
+        """Fill (n_rows, k) labels and scores; returns the rows whose k labels are not all above 0.
+
+        Other labels may have their place by a score of 0, so these rows are left to exact prediction.
+        """
+        unsure = np.zeros(len(labels), bool)
+        n_candidates = max(CANDIDATES, labels.shape[1])
+
+        def work(me: int) -> None:
+            predict_shortlisted(me, n_threads, rows, weights, self.champions, n_candidates, labels, scores, unsure)
+
+        run_team(n_threads, work)
+        return np.flatnonzero(unsure)
