@@ -1,0 +1,137 @@
+"""Tables of bench_peers.py, from the entries of its JSON: a page on all data sets, and a small table for the README."""
+
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from xmlpreck.formats import atomic_path
+from xmlpreck.metrics import REPORTED_KS
+
+BEGIN, END = "<!-- peers: made by tools/bench_peers.py -->", "<!-- end of peers -->"
+
+INTRODUCTION = """# Side by side with other tools
+
+Made by `python tools/bench_peers.py`; do not edit. All systems get the same rows (scaled to length 1) and the same
+number of threads, run one after the other, each in a process of its own, and are scored by `xmlpreck evaluate`.
+Each peer has its default or recommended settings (below); xmlpreck has its defaults and no config for known data.
+
+- P, PSP and nDCG are per cent. **Bold** is the best of a column. Ours stands against the best peer of each column:
+  points of a score, ratio of a cost (under 1 = less).
+- Train s: of a peer, its train call alone, without reading the data; of xmlpreck, the whole command, from the start
+  of Python to the end (reading, tuning, saving, scoring the test rows). The kernels are compiled before.
+- Predict: all test rows at once, five labels a row, after loading the model; the least of three.
+- Peak MB: the largest resident memory of the training process. Model MB: on disk.
+- omikuji cannot be given a seed: its scores change by some tenths from run to run.
+"""
+
+
+class Column(NamedTuple):
+    key: str
+    title: str
+    decimals: int
+    is_score: bool = False  # per cent, the more the better; the others are costs
+
+
+SCORES = [Column(f"{name}@{k}", f"{name}@{k}", 2, True) for name in ("P", "PSP", "nDCG") for k in REPORTED_KS]
+TRAIN, PREDICT = Column("train_s", "train s", 1), Column("predict_ms", "predict ms/row", 3)
+PEAK, MODEL = Column("peak_mb", "peak MB", 0), Column("model_mb", "model MB", 1)
+COLUMNS = [*SCORES, TRAIN, PREDICT, PEAK, MODEL]
+COMPACT = [*(column for column in SCORES if column.key in ("P@1", "P@3", "P@5", "PSP@5")), TRAIN, PREDICT, MODEL]
+
+
+def is_ours(system: str) -> bool:
+    return system.startswith("xmlpreck")
+
+
+def entry_text(entry: dict) -> str:
+    """One result for the terminal."""
+    identity, values = entry["identity"], entry.get("values")
+    name = f"{identity['data']['name']} {identity['system']}"
+    if values is None:
+        return f"{name}: {entry['skipped']}"
+    return f"{name}: " + ", ".join(f"{column.title} {values[column.key]:.{column.decimals}f}" for column in COLUMNS)
+
+
+def best(entries: list[dict], column: Column) -> float:
+    return (max if column.is_score else min)(entry["values"][column.key] for entry in entries)
+
+
+def cells(entry: dict, entries: list[dict], columns: list[Column]) -> list[str]:
+    """The values of one system, the best of all systems bold."""
+    shown = []
+    for column in columns:
+        text, top = (f"{value:.{column.decimals}f}" for value in (entry["values"][column.key], best(entries, column)))
+        shown.append(f"**{text}**" if text == top else text)
+    return shown
+
+
+def against(entry: dict, peers: list[dict], columns: list[Column]) -> list[str]:
+    """Ours against the best peer of each column: points of a score, ratios of a cost."""
+    shown = []
+    for column in columns:
+        mine, theirs = entry["values"][column.key], best(peers, column)
+        shown.append(f"{mine - theirs:+.2f}" if column.is_score else f"{mine / theirs:.2f} x")
+    return shown
+
+
+def line(words: list[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def head(names: list[str], columns: list[Column]) -> list[str]:
+    return [line([*names, *(column.title for column in columns)]), "|" + "---|" * len(names) + "---:|" * len(columns)]
+
+
+def by_data(results: list[dict]) -> dict[str, list[dict]]:
+    groups: dict[str, list[dict]] = {}
+    for entry in results:
+        groups.setdefault(entry["identity"]["data"]["name"], []).append(entry)
+    return groups
+
+
+def section(name: str, entries: list[dict]) -> list[str]:
+    """One data set: its sizes, a row for each system, ours against the best peer, and who is missing."""
+    facts = entries[0]["identity"]["data"]
+    sizes = f"{facts['n_train']:,} training rows, {facts['n_test']:,} test rows, {facts['n_features']:,} features"
+    lines = [f"## {name}", "", f"{sizes}, {facts['n_labels']:,} labels.", ""]
+    done = {entry["identity"]["system"]: entry for entry in entries if "values" in entry}
+    lines += head(["system"], COLUMNS)
+    lines += [line([system, *cells(entry, [*done.values()], COLUMNS)]) for system, entry in done.items()]
+    if peers := [entry for system, entry in done.items() if not is_ours(system)]:
+        ours = [system for system in done if is_ours(system)]
+        lines += [line([f"{system} against the best peer", *against(done[system], peers, COLUMNS)]) for system in ours]
+    missing = (entry for entry in entries if "skipped" in entry)
+    return [*lines, "", *(f"- {entry['identity']['system']}: {entry['skipped']}" for entry in missing), ""]
+
+
+def about_text(content: dict) -> str:
+    about, threads = content["machine"], {str(entry["identity"]["threads"]) for entry in content["results"]}
+    return f"{about['cores']} cores ({about['cpu']}), {', '.join(sorted(threads))} threads, Python {about['python']}."
+
+
+def page(content: dict) -> str:
+    """docs/peers.md, all of it."""
+    used = {entry["identity"]["system"]: entry["identity"] for entry in content["results"]}
+    settings = [f"- {name} {each['version']}: `{json.dumps(each['settings'])}`" for name, each in used.items()]
+    sections = ["\n".join(section(name, entries)) for name, entries in by_data(content["results"]).items()]
+    return "\n".join([INTRODUCTION, about_text(content), "", *sections, "## Settings", "", *settings, ""])
+
+
+def compact(content: dict) -> str:
+    """The README's table."""
+    lines = head(["data", "system"], COMPACT)
+    for name, entries in by_data(content["results"]).items():
+        done = [entry for entry in entries if "values" in entry]
+        lines += [line([name, entry["identity"]["system"], *cells(entry, done, COMPACT)]) for entry in done]
+    return "\n".join([*lines, "", about_text(content)])
+
+
+def replace_block(path: Path, text: str) -> None:
+    """Put the text between the two marks of a file."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        sys.exit(f"{path}: has no lines {BEGIN} and {END}: put them where the table shall stand")
+    with atomic_path(path) as temporary:
+        temporary.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
