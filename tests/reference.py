@@ -116,6 +116,17 @@ def coefficients(n, down, up, up_by):
     return c
 
 
+def weighted(c, a):
+    """A rule's answer as a sum over pairs of a raised and a lowered item, where each counts a of the raised one."""
+    up, down = np.flatnonzero(c > 0), np.flatnonzero(c < 0)
+    of_pairs = np.zeros(len(c))
+    for i in up:
+        for j in down:
+            of_pairs[i] += a[i] / len(up)
+            of_pairs[j] -= a[i] / len(up)
+    return of_pairs
+
+
 def perceptron_avg(s, y, k):
     """Algorithm 1."""
     y_hat = top_labels(s, min(k, len(positives(s, y))))
@@ -175,9 +186,10 @@ def support(X, Y):
 
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.0, average_from=1, noise=None,
-          restrict=True):  # fmt: skip
-    """One pass for each row order in `orders`; noise(pass_number, row) is added to a row's scores."""
-    W = np.zeros((X.shape[1], Y.shape[1]))
+          restrict=True, label_weights=None, start=None):  # fmt: skip
+    """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
+    scores."""
+    W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
     facts = []
@@ -193,6 +205,8 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
                 if noise is not None:
                     s = s + noise(pass_number, row)
                 c = RULES[rule](s, y, k)
+                if label_weights is not None:
+                    c = weighted(c, label_weights)
                 W += np.where(allowed, eta_t * np.outer(x, c), 0.0)
                 k_i = min(k, int(y.sum()))
                 if k_i > 0:

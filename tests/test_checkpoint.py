@@ -76,7 +76,7 @@ def interrupt(data, config, checkpoints, n_pauses=1, **safety):
 @pytest.mark.parametrize(
     "train",
     [
-        {"radius": 1.5, "decay": "sqrt"},
+        {"radius": 1.5, "decay": "sqrt", "average_from": 1},
         {"tau": 0.4, "average_from": 2},
         {"heldout": 0.2, "prune": 0.05, "average_from": 3},
         {"radius": 0.6, "batch_rows": 1, "average_from": 0},
@@ -254,7 +254,7 @@ def other_value(data):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"config": settings(eta=0.25)}, r"train\.eta was 0\.5, is 0\.25"),
+        ({"config": settings(eta=0.25)}, r"train\.eta was 0\.4, is 0\.25"),
         ({"config": settings(seed=9)}, r"train\.seed was 0, is 9"),
         ({"config": settings(bias=0.5)}, r"rows\.bias was 0\.0, is 0\.5"),
         ({"config": settings(algo="sgd-max", k=2)}, r"train\.algo was 'sgd-avg', is 'sgd-max'; train\.k was 3, is 2"),
@@ -368,7 +368,7 @@ def test_plan_that_does_not_fit_is_refused_with_advice():
 
 
 def prepared(X, Y, block_rows=1000):
-    return PreparedRows(as_dataset(X, Y), RowsConfig(unit_norm=False), block_rows)
+    return PreparedRows(as_dataset(X, Y), RowsConfig(unit_norm=False, bias=0), block_rows)
 
 
 def strongest(X, Y, most_weights, block_rows=1000):

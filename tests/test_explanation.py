@@ -277,13 +277,13 @@ def test_texts(folder, capsys):
     assert (result["text"], result["row"], result["true_labels"]) == ("an olive, Olive!", None, None)
     (label,) = result["labels"]
     assert (label["name"], label["true"]) == ("food", None)
-    assert [part["name"] for part in label["contributions"]] == ["olive"]
+    assert [part["name"] for part in label["contributions"]] == ["olive", "bias"]
     # the same words as a row of a file, which knows its labels
     assert main(["explain", "--model", "t", "--data", "docs", "--split", "train", "--row", "4", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert [label["name"] for label in result["true_labels"]] == ["energy"]
     assert result["labels"][0]["name"] == "energy"
-    assert {part["name"] for part in result["labels"][0]["contributions"]} == {"crude", "oil"}
+    assert {part["name"] for part in result["labels"][0]["contributions"]} == {"crude", "oil", "bias"}
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def start(server, folder):
 
 # Six blocks a pass and a checkpoint after each: there is time to hit a run, and something to hit.
 TRAIN = ("train", "--data", "data", "--out", "m", "--threads", "1", "--checkpoint-minutes", "0.00001")
-TRAIN += ("--set", "train.block_rows=256", "--epochs", "5")
+TRAIN += ("--set", "train.block_rows=256", "--epochs", "5", "--no-tune")
 
 
 @pytest.fixture(scope="module")
@@ -468,7 +468,7 @@ def test_out_of_memory(folder, start):
     assert start(*words, "--resume").end() == 0
 
 
-LARGE_STEPS = (*TRAIN, "--set", "train.average_from=0", "--eta")
+LARGE_STEPS = (*TRAIN, "--set", "train.average_from=0", "--set", "rows.bias=0", "--eta")
 
 
 def test_weights_that_overflow_in_a_later_pass(folder, start):

@@ -78,7 +78,7 @@ def draw_scorer(rng, n_features=30, n_labels=300, density=0.05, dtype=np.float64
     """Sparse random weights with a few features that nearly all labels use; values on a grid, so that scores tie."""
     matrix = np.where(rng.random((n_features, n_labels)) < density, rng.integers(-4, 5, (n_features, n_labels)) / 4, 0)
     matrix[:2] = rng.integers(-4, 5, (2, n_labels)) / 4
-    return LinearScorer(lay_out(sparse_from(matrix.astype(dtype))), RowsConfig(unit_norm=False)), matrix
+    return LinearScorer(lay_out(sparse_from(matrix.astype(dtype))), RowsConfig(unit_norm=False, bias=0)), matrix
 
 
 def sparse_from(matrix):
@@ -113,7 +113,7 @@ def test_layout_does_not_change_bits(monkeypatch):
         monkeypatch.setattr(linear, "DENSE_SHARE", share)
         weights = lay_out(sparse_from(matrix))
         assert n_dense is None or len(weights.dense_rows) == n_dense
-        scores.append(LinearScorer(weights, RowsConfig(unit_norm=False)).decision_function(rows))
+        scores.append(LinearScorer(weights, RowsConfig(unit_norm=False, bias=0)).decision_function(rows))
         round_trip = all_sparse(weights)
         np.testing.assert_array_equal(round_trip.values, matrix[np.nonzero(matrix)])
     assert len(lay_out(sparse_from(matrix)).dense_rows) > 0
@@ -127,7 +127,7 @@ def test_cost_follows_the_support():
     offsets = np.array([0, 3, 4])
     labels = np.array([5, 70, 999_999, 70], np.int32)
     weights = sparse_weights(offsets, labels, np.array([1, 2, 3, -1], np.float32), n_labels)
-    scorer = LinearScorer(lay_out(weights), RowsConfig(unit_norm=False))
+    scorer = LinearScorer(lay_out(weights), RowsConfig(unit_norm=False, bias=0))
     rows = kernel_rows(random_array((1, 2), density=1.0, rng=np.random.default_rng(0)).tocsr())
     work = new_work(n_labels, 6)
     top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)

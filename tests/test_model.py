@@ -152,7 +152,7 @@ def test_prepared_rows_have_unit_length_and_a_bias():
     np.testing.assert_allclose(lengths[lengths > 0], 1, rtol=1e-6)
     assert lengths[3] == 0
     assert (prepared[:, 10] == 0.25).all()
-    same = prepare_rows(rows, RowsConfig(unit_norm=False))
+    same = prepare_rows(rows, RowsConfig(unit_norm=False, bias=0))
     np.testing.assert_array_equal(same.toarray(), rows.toarray())
 
 

@@ -1,5 +1,6 @@
 """The report: its figures are those of the meter, its names are text, its bytes repeat, and it looks as it should."""
 
+import copy
 import datetime
 import importlib
 import os
@@ -22,10 +23,13 @@ from xmlpreck.config import InputError
 from xmlpreck.formats import Dataset
 from xmlpreck.model import LinearScorer
 from xmlpreck.report import Run, ScoredRows, write_report
+from xmlpreck.report import page as report_page
 from xmlpreck.report.facts import KEPT_SHARES, RunFacts, gather, label_f1
 from xmlpreck.report.page import page_of
 from xmlpreck.report.pictures import answered
 from xmlpreck.report.sections import to_toml
+from xmlpreck.report.tuning import DARKEST
+from xmlpreck.tables import tuning_text
 
 DAY = datetime.date(2026, 11, 16)
 HOSTILE = (
@@ -37,6 +41,45 @@ HOSTILE = (
     "long" * 40,
 )
 VOID = {"meta", "link", "path", "use", "circle", "rect", "line"}
+
+
+def trial(eta, tau, p1, p3, p5, kept=False):
+    scores = {"P@1": p1, "P@3": p3, "P@5": p5}
+    return {"settings": {"eta": eta, "tau": tau}, "scores": scores, "value": (p1 + p3 + p5) / 3, "kept": kept}
+
+
+# As tuning writes it: two rungs, k given by the user, and an enemy's setting.
+TUNING = {
+    "heldout_rows": 2000,
+    "budget": 2.0,
+    "spent": 1.84,
+    "fixed": {"k": 5, "algo": HOSTILE[0]},
+    "rungs": [
+        {
+            "rows": 5000,
+            "passes": 5,
+            "trials": [
+                trial(0.25, 0.0, 58.15, 37.95, 28.11),
+                trial(0.25, 0.1, 59.85, 39.05, 29.07),
+                trial(0.5, 0.0, 59.4, 38.65, 28.72),
+                trial(0.5, 0.1, 61.2, 40.1, 30.01, kept=True),
+                trial(1.0, 0.0, 57.05, 36.4, 26.93),
+                trial(1.0, 0.1, 60.95, 40.02, 29.87, kept=True),
+            ],
+        },
+        {
+            "rows": 20_000,
+            "passes": 5,
+            "trials": [trial(0.5, 0.1, 66.3, 43.97, 32.4), trial(1.0, 0.1, 66.85, 44.08, 32.49, kept=True)],
+        },
+    ],
+    "history": [
+        {"passes": 1, "scores": {"P@1": 62.1, "P@3": 40.75, "P@5": 30.05}, "value": 44.3},
+        {"passes": 2, "scores": {"P@1": 66.85, "P@3": 44.08, "P@5": 32.49}, "value": 47.806666},
+        {"passes": 3, "scores": {"P@1": 66.5, "P@3": 43.98, "P@5": 32.45}, "value": 47.643333},
+    ],
+    "chosen": {"eta": 1.0, "tau": 0.1, "k": 5, "epochs": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +103,7 @@ def runs():
         for facts in scorer.info["history"]:
             facts["seconds"] = 0.37 * facts["number"]  # so that the pictures are the same on any machine
         made.append(Run(name, scorer))
+    made[0].scorer.info["tuning"] = TUNING
     return made
 
 
@@ -141,7 +185,7 @@ def test_ids_are_unique_and_every_reference_has_its_target(report):
 
 def test_pictures_have_words_and_the_colours_of_the_page(report):
     pictures = re.findall(r'<svg viewBox="0 0 \d{3} .*?</svg>', report.read_text(), re.DOTALL)
-    assert len(pictures) == 6 + 2 + 3 + 2 + 4
+    assert len(pictures) == 6 + 2 + 3 + 2 + 4 + 1
     for picture in pictures:
         assert re.search(r'role="img".*?><title>[^<]{20,}</title>', picture)
         assert "<text" in picture
@@ -245,6 +289,7 @@ def test_what_is_not_known_is_left_out():
     assert "P@5" not in text
     assert "training rows, which were not given" in text
     assert "say nothing of how they were trained" in text
+    assert "No run was tuned" in text
 
 
 def test_labels_that_training_did_not_see_have_their_place():
@@ -254,6 +299,144 @@ def test_labels_that_training_did_not_see_have_their_place():
     page = page_of(gather(rows, [Run("run", scorer)]), DAY)
     assert "2 tail, 1 unseen" in page
     assert "--heldout" in page
+
+
+def tuning_section(page):
+    """The part of a page that tells how the settings were chosen."""
+    return re.search(r'<section aria-labelledby="how">.*?</section>', page, re.DOTALL)[0]
+
+
+def rows_of(section):
+    """(text, whether it has a bold cell) of each row below a table's head."""
+    rows = re.findall(r'<tr><th scope="row".*?</tr>', section)
+    return [(" ".join(re.sub("<.*?>", " ", row).split()), "<strong>" in row) for row in rows]
+
+
+def grid_of(section):
+    """Words of the section's picture, and whether each of its cells has a frame, in the order of painting."""
+    picture = re.search(r'<svg viewBox="0 0 \d{3} .*?</svg>', section, re.DOTALL)
+    if picture is None:
+        return None
+    cells = re.findall(r'style="(fill: var\(--run-[^"]*)"', picture[0])
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture[0]), ["stroke: var(--ink)" in cell for cell in cells]
+
+
+def tell(tuning):
+    """The section on a run of its own with that evidence."""
+    source = small_data()
+    scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1"]))
+    scorer.info["tuning"] = tuning
+    return tuning_section(page_of(gather(ScoredRows("small", "test", source), [Run("run", scorer)]), DAY))
+
+
+def test_every_trial_and_pass_is_shown_and_the_best_are_bold(report):
+    section = tuning_section(report.read_text())
+    rows = rows_of(section)
+    assert [place for place, (_, is_bold) in enumerate(rows) if is_bold] == [1, 6, 10]
+    assert len(rows) == 3 + 6 + 2
+    assert rows[1][0] == "2 66.85 44.08 32.49 47.81"
+    assert rows[6][0] == "5,000 rows, 5 passes 0.5 0.1 61.20 40.10 30.01 43.77 kept"
+    assert rows[9][0] == "20,000 rows, 5 passes 0.5 0.1 66.30 43.97 32.40 47.56 dropped"
+
+
+def test_choice_and_cost_are_told(report):
+    text = "".join(Reader(tuning_section(report.read_text())).texts)
+    assert "<b>first</b>: 8 trials, scored on 2,000 held-out rows, cost 1.8 of at most 2 passes over" in text
+    assert f"Chosen: k 5 (fixed), algo {HOSTILE[0]} (fixed), eta 1, tau 0.1, epochs 2." in text
+    assert "Not tuned: second & \u202elast." in text
+
+
+def test_first_rung_is_a_grid_of_tau_and_eta(report):
+    section = tuning_section(report.read_text())
+    words, is_framed = grid_of(section)
+    assert "share a cell" not in section
+    assert sorted(words) == sorted(
+        ["0", "0.1", "tau", "0.25", "0.5", "1", "eta", "41.4", "42.7", "42.3", "43.8", "40.1", "43.6"]
+    )
+    assert is_framed == [False, False, False, True, False, False]
+
+
+def test_a_cell_of_the_grid_has_the_best_of_its_trials():
+    tuning = copy.deepcopy(TUNING)
+    first = tuning["rungs"][0]["trials"]
+    for one in first:
+        one["settings"]["k"] = 5
+    for p1 in (90.0, 10.0):  # one better than all, one worse than the trial with k = 5
+        first.append(trial(0.25, 0.0, p1, p1, p1))
+        first[-1]["settings"]["k"] = p1
+    section = tell(tuning)
+    words, is_framed = grid_of(section)
+    assert "share a cell" in section
+    assert "90.0" in words
+    assert not {"10.0", "41.4"} & set(words)
+    assert is_framed == [True, False, False, False, False, False]
+
+
+def test_a_fixed_setting_is_a_line_of_the_grid():
+    tuning = copy.deepcopy(TUNING)
+    tuning["fixed"] = {"eta": 1.0}
+    for one in (one for rung in tuning["rungs"] for one in rung["trials"]):
+        del one["settings"]["eta"]
+    tuning["rungs"][0]["trials"] = tuning["rungs"][0]["trials"][:2]
+    assert sorted(grid_of(tell(tuning))[0]) == ["0", "0.1", "1", "41.4", "42.7", "eta", "tau"]
+
+
+def test_trials_that_share_tau_and_eta_need_no_grid():
+    tuning = copy.deepcopy(TUNING)
+    tuning["rungs"][0]["trials"] = tuning["rungs"][0]["trials"][:1]
+    assert grid_of(tell(tuning)) is None
+    del tuning["chosen"]["eta"]  # a perceptron has none
+    tuning["rungs"] = [{"rows": 9, "passes": 1, "trials": [trial(0.0, tau, 3, 2, 1) for tau in (0.0, 0.1)]}]
+    for one in tuning["rungs"][0]["trials"]:
+        del one["settings"]["eta"]
+    section = tell(tuning)
+    assert grid_of(section) is None
+    assert ("9 rows, 1 pass 0.1 3.00 2.00 1.00 2.00 dropped", True) in rows_of(section)
+
+
+def test_nothing_to_try_is_told_without_tables():
+    section = tell(TUNING | {"rungs": [], "history": [], "spent": 0.0})
+    assert "0 trials" in section
+    assert rows_of(section) == []
+    assert "<details" not in section
+    Reader(section)
+
+
+def test_numbers_of_the_grid_are_readable_on_every_colour():
+    """WCAG's contrast of ink on the strongest cell, by day and by night."""
+    css = (Path(report_page.__file__).parent / "page.css").read_text()
+    for scheme in css.split("@media")[:2]:
+        colours = {
+            name: np.array(list(bytes.fromhex(code * (6 // len(code))))) / 255
+            for name, code in re.findall(r"--([a-z0-9-]+): #([0-9a-f]+);", scheme)
+        }
+        for place in range(6):
+            cell = DARKEST * colours[f"run-{place}"] + (1 - DARKEST) * colours["paper"]
+            dark, light = sorted(luminance(colour) for colour in (cell, colours["ink"]))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def luminance(colour):
+    linear = np.where(colour <= 0.03928, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def test_tuning_as_text():
+    lines = tuning_text(TUNING | {"fixed": {"k": 5, "algo": "\x1b[2Jx"}}).splitlines()
+    assert lines[0].split() == ["trained", "on", "eta", "tau", "P@1", "P@3", "P@5", "mean"]
+    assert len(lines) == 1 + 6 + 2 + 3
+    assert lines[1] == "5,000 rows, 5 passes   0.25    0  58.15  37.95  28.11  41.40"
+    assert lines[4] == "5,000 rows, 5 passes    0.5  0.1  61.20  40.10  30.01  43.77*  kept"
+    assert [line.count("*") for line in lines[1:9]] == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert lines[-3] == "the winner, mean after each pass: 44.30, 47.81*, 47.64"
+    assert lines[-2].startswith("scored on 2,000 held-out rows; cost 1.8 of at most 2 passes over the training rows")
+    assert lines[-1] == "chosen: k 5 (fixed), algo \N{REPLACEMENT CHARACTER}[2Jx (fixed), eta 1, tau 0.1, epochs 2"
+
+
+def test_tuning_without_trials_as_text():
+    lines = tuning_text(TUNING | {"rungs": [], "history": [], "spent": 0.0, "fixed": {}}).splitlines()
+    assert len(lines) == 2
+    assert lines[-1] == "chosen: eta 1, tau 0.1, k 5, epochs 2"
 
 
 def test_bad_input_is_told_in_one_line(runs, data, tmp_path):

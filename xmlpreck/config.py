@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
+FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}
 MAX_FEATURES = 2**31 - 1
 MAX_PATTERN = 300
@@ -49,7 +50,7 @@ class RowsConfig:
     """What is done to every row before it is scored, in training and in prediction alike."""
 
     unit_norm: bool = setting(True, "scale every row to length 1")
-    bias: float = setting(0.0, "value of an additional feature that every row has; 0 = none")
+    bias: float = setting(0.3, "value of an additional feature that every row has; 0 = none")
 
     def __post_init__(self) -> None:
         require(0 <= self.bias < 1e30, "rows.bias", self.bias, "0 or more")
@@ -60,13 +61,15 @@ class TrainConfig:
     """One training run."""
 
     algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
+    favour: str = setting("top", "top, or tail = rare labels count more: higher PSP@k, often at a price in P@k")
     k: int = setting(5, "train for the k labels at the top")
     epochs: int = setting(5, "passes over the training rows")
-    eta: float = setting(0.5, "length of a step (sgd only: a perceptron's ranking does not depend on it)")
+    eta: float = setting(0.4, "length of a step (sgd only: a perceptron's ranking does not depend on it)")
     decay: str = setting("constant", "eta over time: constant, or sqrt = eta / sqrt(t)")
     tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy")
     radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
-    average_from: int = setting(1, "return the mean of all weights from this pass on; 0 = the last weights")
+    centroid: float = setting(1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper")
+    average_from: int = setting(2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last")
     batch_rows: int = setting(32, "rows that are scored with the same weights")
     block_rows: int = setting(65_536, "rows in memory at a time; row order is drawn by block, then within the block")
     heldout: float = setting(0.0, "share of the training rows that is held out and scored after every pass")
@@ -76,6 +79,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
+        require(self.favour in FAVOURS, "train.favour", self.favour, "one of " + ", ".join(FAVOURS))
         require(self.decay in STEP_DECAYS, "train.decay", self.decay, "one of " + ", ".join(STEP_DECAYS))
         for name, least in {
             "k": 1,
@@ -87,9 +91,8 @@ class TrainConfig:
         }.items():
             value = getattr(self, name)
             require(value >= least, f"train.{name}", value, f"{least} or more")
-        require(self.average_from <= self.epochs, "train.average_from", self.average_from, "at most train.epochs")
         require(math.isfinite(self.eta) and self.eta > 0, "train.eta", self.eta, "a positive number")
-        for name in ("tau", "radius", "prune"):
+        for name in ("tau", "radius", "prune", "centroid"):
             value = getattr(self, name)
             require(math.isfinite(value) and value >= 0, f"train.{name}", value, "0 or more")
         require(0 <= self.heldout < 1, "train.heldout", self.heldout, "a share from 0 up to, but not, 1")
@@ -137,14 +140,15 @@ class RunConfig:
     rows: RowsConfig = RowsConfig()
     train: TrainConfig = TrainConfig()
     text: TextConfig = TextConfig()
+    fixed: frozenset[str] = frozenset()  # names in [train] that somebody gave: tuning leaves them alone
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        return dataclasses.asdict(self)
+        return {name: dataclasses.asdict(getattr(self, name)) for name in ("rows", "train", "text")}
 
 
 def from_dict(sections: dict[str, Any], source: str) -> RunConfig:
     """A RunConfig from nested dictionaries; unknown names and wrong types are errors that name `source`."""
-    kinds = typing.get_type_hints(RunConfig)
+    kinds = {name: kind for name, kind in typing.get_type_hints(RunConfig).items() if name != "fixed"}
     parts = {}
     for name, values in sections.items():
         if name not in kinds:
@@ -152,7 +156,7 @@ def from_dict(sections: dict[str, Any], source: str) -> RunConfig:
         if not isinstance(values, dict):
             raise ConfigError(f"{source}: {name!r} is a section, write [{name}] or {name}.key = value")
         parts[name] = _section(kinds[name], name, values, source)
-    return RunConfig(**parts)
+    return RunConfig(**parts, fixed=frozenset(sections.get("train", {})))
 
 
 def _section(kind: Any, section: str, values: dict[str, Any], source: str) -> Any:

@@ -224,6 +224,8 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         batch = PreparedRows(data, settings.rows, settings.train.block_rows)
         trainer = self._trainer or self._new_trainer()
         trainer.grow(batch)
+        if is_first:
+            trainer.start_at_centroids(batch, np.bincount(data.labels.indices, minlength=data.n_labels))
         self.history_ = self.history_ + [trainer.run_pass(batch).to_dict()]
         self.n_iter_, self._trainer = trainer.n_passes, trainer
         info = {"config": settings.to_dict(), "history": self.history_}

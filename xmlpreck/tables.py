@@ -1,8 +1,8 @@
-"""Scores and comparisons as text for a terminal."""
+"""Scores, comparisons and the evidence of self-tuning as text for a terminal."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmlpreck.evaluation import ChangedRow, Versus
 from xmlpreck.metrics import Difference, Estimate, Scores
@@ -127,15 +127,80 @@ def _labels(labels: Sequence[int], relevant: Sequence[int], label_names: list[st
     return (", ".join(named) or "none") + more
 
 
+def _marked(value: float, is_best: bool) -> str:
+    return f"{value:.2f}{'*' if is_best else ' '}"
+
+
 def sweep_text(setting: str, results: dict[str, dict[str, float]]) -> str:
     """A row for each value that was trained with; the best of each column is marked."""
     columns = list(next(iter(results.values())))
     best = {column: max(scores[column] for scores in results.values()) for column in columns}
 
     def shown(scores: dict[str, Any], column: str) -> str:
-        return f"{scores[column]:.2f}{'*' if scores[column] == best[column] else ' '}"
+        return _marked(scores[column], scores[column] == best[column])
 
     return table(
         [f"trained {setting}", *(f"{column} " for column in columns)],
         [[value, *(shown(scores, column) for column in columns)] for value, scores in results.items()],
     )
+
+
+class TrialLine(NamedTuple):
+    """One trial of self-tuning, as a line of a table."""
+
+    trained_on: str
+    cells: list[str]  # its settings and its scores
+    value: float
+    is_best: bool  # of its rung
+    is_kept: bool  # for the next rung
+
+
+def trials_of(evidence: dict[str, Any]) -> tuple[list[str], list[TrialLine]]:
+    """(names of the cells, every trial of every rung), of what `model.json` has as "tuning"."""
+    every = [trial for rung in evidence["rungs"] for trial in rung["trials"]]
+    settings = list(dict.fromkeys(name for trial in every for name in trial["settings"]))
+    scores = list(dict.fromkeys(name for trial in every for name in trial["scores"]))
+    trials = []
+    for rung in evidence["rungs"]:
+        trained_on = f"{rung['rows']:,} rows, {counted(rung['passes'], 'pass', 'passes')}"
+        best = max(trial["value"] for trial in rung["trials"])
+        for trial in rung["trials"]:
+            cells = [setting_text(trial["settings"].get(name, "")) for name in settings]
+            cells += [f"{trial['scores'][name]:.2f}" for name in scores]
+            trials.append(TrialLine(trained_on, cells, trial["value"], trial["value"] == best, trial["kept"]))
+    return [printable(name) for name in settings + scores], trials
+
+
+def counted(number: float, one: str, many: str) -> str:
+    return f"{number:g} {one if number == 1 else many}"
+
+
+def setting_text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def chosen_text(evidence: dict[str, Any]) -> str:
+    """All settings that tuning chose or was given: k 5 (fixed), eta 0.5."""
+    every = evidence["fixed"] | evidence["chosen"]
+    return ", ".join(
+        f"{printable(name)} {setting_text(value)}{' (fixed)' if name in evidence['fixed'] else ''}"
+        for name, value in every.items()
+    )
+
+
+def tuning_text(evidence: dict[str, Any]) -> str:
+    """A line for each trial of each rung, the winner pass by pass, what it cost, and what was chosen."""
+    names, trials = trials_of(evidence)
+    rows = [
+        [trial.trained_on, *trial.cells, _marked(trial.value, trial.is_best), "kept" if trial.is_kept else ""]
+        for trial in trials
+    ]
+    parts = [table(["trained on", *names, "mean "], rows)] if rows else []
+    if values := [facts["value"] for facts in evidence["history"]]:
+        marked = (_marked(value, value == max(values)).rstrip() for value in values)
+        parts.append(f"the winner, mean after each pass: {', '.join(marked)}")
+    parts.append(
+        f"scored on {evidence['heldout_rows']:,} held-out rows; cost {evidence['spent']:.1f} of at most "
+        f"{counted(evidence['budget'], 'pass', 'passes')} over the training rows; * = best"
+    )
+    return "\n".join([*parts, f"chosen: {chosen_text(evidence)}"])

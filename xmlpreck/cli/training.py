@@ -6,7 +6,8 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from xmlpreck.train import PassFacts, Plan, Safety
 
 # Settings of training that have a flag of their own; the others are reached by --set.
-NAMED_SETTINGS = ("algo", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
+NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
 
 
 def add_training_commands(commands: Any) -> None:
@@ -46,6 +47,12 @@ def add_training_commands(commands: Any) -> None:
             action="store_true",
             help="where the weights do not fit, keep each label's strongest features",
         )
+    train.add_argument(
+        "--tune",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="choose tau, eta, k, epochs and prune on held-out rows first, but for those given; costs about 2 passes",
+    )
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     train.add_argument(
@@ -210,6 +217,7 @@ def train_one(
     def tell(text: str) -> None:
         print(text, file=progress, flush=True)
 
+    settings, tuning = choose_settings(args, settings, data, safety, tell)
     tell(describe_settings(settings))
     scorer = train.fit(
         data,
@@ -218,6 +226,7 @@ def train_one(
         progress=True,
         safety=safety,
         on_plan=lambda plan: tell(plan_text(plan)),
+        tuning=tuning,
     )
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
     # What `report` needs to find the rows again.
@@ -229,6 +238,37 @@ def train_one(
     tell(f"{folder}: {n_weights:,} weights, {n_bytes / 2**20:.1f} MB")
     history = scorer.info["history"]
     return scorer, {"model": str(folder), "bytes": n_bytes, "n_weights": n_weights, "history": history}
+
+
+def choose_settings(
+    args: argparse.Namespace,
+    settings: config.RunConfig,
+    data: "RowSource",
+    safety: "Safety",
+    tell: Callable[[str], None],
+) -> tuple[config.RunConfig, dict[str, Any] | None]:
+    """The settings, tuned if that is wanted, and the evidence; a resumed run has what it chose when it began."""
+    from xmlpreck import tables, train
+
+    if not args.tune or args.sweep:  # a sweep compares values of one setting, all others being equal
+        return settings, None
+    saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
+    if saved is not None:
+        evidence = saved[0].get("tuning")
+        chosen = evidence["chosen"] if evidence else {}
+        chosen = {name: value for name, value in chosen.items() if name not in settings.fixed}
+        return dataclasses.replace(settings, train=dataclasses.replace(settings.train, **chosen)), evidence
+
+    def pause() -> None:
+        if safety.stop():
+            raise train.Interrupted
+
+    started = time.perf_counter()
+    tuned = train.tune(data, settings, pause, progress=True)
+    if tuned is None:
+        return settings, None
+    tell(f"{tables.tuning_text(tuned[1])}\ntuned in {time.perf_counter() - started:.1f} s")
+    return tuned
 
 
 def score(

@@ -65,6 +65,7 @@ class Settings(NamedTuple):
     perturbed: bool  # add noise to the scores before the choice
     averaging: bool
     noise_key: np.uint64
+    label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
     n_frozen: int = 0  # labels that do not change: the first so many
 
 

@@ -305,6 +305,23 @@ def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
     return m + last - first, surrogate, k - at_top
 
 
+@njit(cache=True, nogil=True)
+def _weigh_pairs(labels, steps, label_weights):
+    """Each pair of a raised label l and a lowered one counts a_l = label_weights[l] times, instead of once.
+
+    A raised label's step is multiplied by its own a_l, a lowered one's by the mean a_l of the raised, so that what is
+    raised is still as much as what is lowered.
+    """
+    total = 0.0
+    n_raised = 0
+    for i in range(len(labels)):
+        if steps[i] > 0:
+            total += label_weights[labels[i]]
+            n_raised += 1
+    for i in range(len(labels)):
+        steps[i] *= label_weights[labels[i]] if steps[i] > 0 else total / n_raised
+
+
 # --- training --------------------------------------------------------------------------------------------------------
 
 
@@ -351,6 +368,18 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
                 row_weights[place] += step
                 row_sums[place] += elapsed * step
         learner.norms[group] += grown
+
+
+@njit(cache=True, nogil=True)
+def add_centroids(me, n_threads, rows, learner, shares):
+    """w_l += shares[l] * x for every row x and each of its relevant labels l, within the support."""
+    for row in range(len(rows.offsets) - 1):
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+        _apply_steps(
+            me, n_threads, rows.features[first:last], rows.values[first:last], 0.0, learner,
+            relevant, shares[relevant], 0,
+        )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -407,6 +436,8 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
             n_pairs, surrogate, mistakes = _choose_step(
                 relevant, settings.k, settings.rule, n_labels, work, pair_labels, pair_steps
             )
+            if len(settings.label_weights) > 0:
+                _weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights)
             pair_steps[:n_pairs] *= eta
             batch.n_pairs[slot] = n_pairs
             batch.surrogates[start + slot] = surrogate

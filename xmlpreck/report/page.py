@@ -8,7 +8,7 @@ from pathlib import Path
 import xmlpreck
 from xmlpreck.formats.dataset import AnyPath
 from xmlpreck.formats.files import write_lines
-from xmlpreck.report import reasons, reliability, sections
+from xmlpreck.report import reasons, reliability, sections, tuning
 from xmlpreck.report.facts import Facts, Run, ScoredRows, gather
 
 SECTIONS = {
@@ -20,6 +20,7 @@ SECTIONS = {
     "Best and worst labels": sections.labels,
     "Sample rows": sections.samples,
     "Why": reasons.reasons,
+    "How the settings were chosen": tuning.section,
     "Settings": sections.settings,
 }
 

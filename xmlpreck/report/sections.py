@@ -49,12 +49,13 @@ def legend(facts: Facts) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
+def figure(picture: Picture) -> str:
+    caption = f"<figcaption>{escape(picture.text)}</figcaption>"
+    return f"<figure><h3>{named(picture.title)}</h3>{picture.svg}{caption}</figure>"
+
+
 def figures(shown: Iterable[Picture]) -> str:
-    parts = (
-        f"<figure><h3>{named(picture.title)}</h3>{picture.svg}<figcaption>{escape(picture.text)}</figcaption></figure>"
-        for picture in shown
-    )
-    return f'<div class="pair">{"".join(parts)}</div>'
+    return f'<div class="pair">{"".join(map(figure, shown))}</div>'
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -286,7 +287,7 @@ def _setting(facts: Facts, place: int) -> str:
     toml = escape(to_toml(run.info.get("config", {})))
     data = shlex.quote(about.get("name") or facts.data.name)
     commands = escape(
-        f"xmlpreck train --data {data} --config settings.toml --out run\n"
+        f"xmlpreck train --data {data} --config settings.toml --no-tune --out run\n"
         f"xmlpreck report run --data {data} --split {facts.data.split}"
     )
     content = (

@@ -14,6 +14,7 @@ from xmlpreck.train.run import (
     split_heldout,
 )
 from xmlpreck.train.trainer import PassFacts, PreparedRows, Trainer, TrainingError
+from xmlpreck.train.tuning import tune
 from xmlpreck.train.update import update
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "plan",
     "score",
     "split_heldout",
+    "tune",
     "update",
 ]

@@ -56,11 +56,12 @@ def fit(
     progress: bool = False,
     safety: Safety | None = None,
     on_plan: Callable[[Plan], None] | None = None,
+    tuning: dict[str, Any] | None = None,
 ) -> LinearScorer:
     """Train on all rows of `source`, or on all but the held-out ones, and return the scorer, pruned if asked for.
 
     `on_plan` is told the plan before the first pass, `on_pass` the facts of every pass; `progress` shows a bar on a
-    terminal.
+    terminal. `tuning` is the evidence for the settings, if they were tuned: the model keeps it.
     """
     safety = safety or Safety()
     rows, heldout = open_training_rows(source, config)
@@ -70,12 +71,15 @@ def fit(
     )
     trainer = Trainer(support, config.train)
     del support
+    trainer.favour_tail(survey.label_counts, survey.n_rows)
     if on_plan is not None:
         on_plan(plan if saved else replace(plan, pass_seconds=trainer.time_rows(rows)))
-    keeper = Keeper(trainer, identity_of(config, survey, plan), safety)
+    keeper = Keeper(trainer, identity_of(config, survey, plan), safety, tuning)
     if saved is not None:
         keeper.resume(*saved)
         del saved  # its files are mapped, and stay on the disk as long
+    else:
+        trainer.start_at_centroids(rows, survey.label_counts)
     while trainer.n_passes < config.train.epochs:
         facts = trainer.run_pass(rows, progress, keeper.pause)
         if heldout.n_rows:
@@ -85,6 +89,8 @@ def fit(
         keeper.save()
     weights = trainer.finish()
     info = {"config": config.to_dict(), "data": survey.to_dict(), "history": keeper.history}
+    if tuning is not None:
+        info["tuning"] = tuning
     if (
         config.train.prune
     ):  # as LinearScorer.prune does, but the trained weights are given back before the new ones stand
@@ -170,8 +176,10 @@ def identity_of(config: RunConfig, survey: "Survey", plan: Plan) -> dict[str, An
 class Keeper:
     """Saves the state of a run when it is time, and takes it up again."""
 
-    def __init__(self, trainer: Trainer, identity: dict[str, Any], safety: Safety) -> None:
-        self.trainer, self.identity, self.safety = trainer, identity, safety
+    def __init__(
+        self, trainer: Trainer, identity: dict[str, Any], safety: Safety, tuning: dict[str, Any] | None
+    ) -> None:
+        self.trainer, self.identity, self.safety, self.tuning = trainer, identity, safety, tuning
         self.history: list[dict[str, Any]] = []
         self.saved_at = time.monotonic()  # a clock that somebody sets cannot move it
 
@@ -198,7 +206,7 @@ class Keeper:
             return
         self.trainer.check_finite()
         facts, arrays = self.trainer.state()
-        about = {"identity": self.identity, "trainer": facts, "history": self.history}
+        about = {"identity": self.identity, "trainer": facts, "history": self.history, "tuning": self.tuning}
         try:
             self.safety.checkpoints.save(about, arrays)
         except CheckpointError as error:
@@ -242,6 +250,7 @@ class Survey:
     def __init__(self) -> None:
         self.n_rows = 0
         self.n_rows_without_labels = 0
+        self.label_counts = np.zeros(0, np.int64)
         self.digests = [hashlib.sha256() for _ in range(5)]
 
     def check_labels(self) -> None:
@@ -257,6 +266,8 @@ class Survey:
         n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
         self.n_rows += block.n_rows
         self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
+        counts = np.bincount(block.labels.indices, minlength=block.labels.shape[1])
+        self.label_counts = counts + (self.label_counts if self.label_counts.size else 0)
         arrays = (
             n_features_of.astype(np.int64),
             block.rows.indices.astype(np.int32, copy=False),

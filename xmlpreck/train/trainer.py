@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from xmlpreck import metrics
 from xmlpreck.config import STEP_DECAYS, InputError, RowsConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
@@ -26,6 +27,9 @@ from xmlpreck.kernels.patterns import add_squares, fill_mask
 from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, union_of
+
+# A label counts as its inverse propensity to this power, where training favours the tail (docs/tail.md).
+TAIL_POWER = 0.5
 
 NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
@@ -118,6 +122,7 @@ class Trainer:
         """Begin with sparse rows (a support of zeros for a new model) that have seen `n_passes` passes."""
         self.config = config
         self.n_passes = n_passes
+        self.label_weights = np.zeros(0, start.values.dtype)  # all labels count the same
         self.n_frozen = 0  # labels, the first so many, that do not learn
         self.cursor = Cursor(n_passes)
         self.since = 0.0  # when the pass went on last
@@ -142,6 +147,32 @@ class Trainer:
         self.learner = new_learner(grown._replace(values=values[0]))._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
+
+    def favour_tail(self, label_counts: np.ndarray, n_rows: int) -> None:
+        """Where that is wanted, let a label count a_l = c q_l^TAIL_POWER in every pair, q_l its inverse propensity.
+
+        c makes the mean over all relevant labels of all rows 1, so that eta keeps its meaning.
+        """
+        if self.config.favour != "tail":
+            return
+        weights = metrics.inverse_propensities(label_counts, n_rows, *metrics.PROPENSITY) ** TAIL_POWER
+        self.label_weights = (weights / np.average(weights, weights=label_counts)).astype(self.label_weights.dtype)
+
+    def start_at_centroids(self, rows: PreparedRows, label_counts: np.ndarray) -> None:
+        """w_l = centroid * (sum of the label's rows) / (their number + 1): a rare label need not wait for its turn.
+
+        A perceptron starts at 0: its steps are of length 1, whatever the length of the rows.
+        """
+        if not self.config.centroid or not self.config.algo.startswith("sgd"):
+            return
+        shares = (self.config.centroid / (label_counts + 1)).astype(self.learner.sums.dtype)
+        n_threads = self.config.n_threads
+        for _, block in rows.blocks(range(rows.n_blocks)):
+
+            def work(me: int, block: Rows = block) -> None:
+                linear.add_centroids(me, n_threads, block, self.learner, shares)
+
+            run_team(n_threads, work)
 
     def run_pass(
         self, rows: PreparedRows, progress: bool = False, pause: Callable[[], None] = lambda: None
@@ -259,13 +290,14 @@ class Trainer:
             decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
             radius=config.radius,
             perturbed=config.tau > 0,
-            averaging=0 < config.average_from <= self.cursor.number,
+            averaging=config.average_from > 0 and self.cursor.number >= min(config.average_from, config.epochs),
             noise_key=np.random.default_rng([config.seed, self.cursor.number, 1]).integers(2**63, dtype=np.uint64),
+            label_weights=self.label_weights,
             n_frozen=self.n_frozen,
         )
 
     def weights(self) -> Weights:
-        """The mean of the weights after every batch since pass `average_from`; the last ones if that is 0 or ahead."""
+        """The mean of the weights after every batch since averaging began; the last ones if it has not."""
         learner = self.learner
         _, scale, elapsed, n_averaged = (float(value) for value in learner.clock)
         weights = learner.weights

@@ -37,6 +37,7 @@ def update(
     survey = Survey()
     trainer.grow(rows, survey.add)
     survey.check_labels()
+    trainer.favour_tail(survey.label_counts, survey.n_rows)
     history = list(scorer.info.get("history", []))
     for _ in range(config.train.epochs):
         facts = trainer.run_pass(rows, progress)

@@ -1,0 +1,202 @@
+"""Self-tuning: tau, eta, k and the number of passes, chosen on held-out rows by successive halving on samples of rows.
+
+Rows are held out of the choice only: the run that follows trains on all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from xmlpreck.config import RunConfig
+from xmlpreck.formats import Dataset
+from xmlpreck.kernels.arrays import Weights
+from xmlpreck.model import LinearScorer, progress_bar
+from xmlpreck.shards import RowSource, Subset
+from xmlpreck.support import find_support
+from xmlpreck.train.run import Survey, score
+from xmlpreck.train.trainer import PreparedRows, Trainer, TrainingError
+
+LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
+HELDOUT_SHARE, MOST_HELDOUT = 0.1, 2_000
+
+# What tuning may cost, in passes over all rows: two, or what FREE_WORK (values of the rows times labels: some ten
+# seconds) allows, where that is more. The two rungs share it.
+BUDGET, MOST_BUDGET = 2.0, 200.0
+FREE_WORK = 2e10
+
+TAUS = (0.0, 0.1, 0.3)
+# eta * passes: how far a weight can go. A trial has few passes; the run that follows may have more and smaller steps,
+# which makes the mean of the weights less noisy (docs/tuning.md): as many as let a label of average frequency be seen
+# ROWS_SEEN times.
+REACHES = (2.0, 1.0)
+TRIAL_PASSES, MOST_TRIAL_PASSES = 5, 20
+FEW_PASSES, SOME_PASSES = 4, 8
+ROWS_SEEN = 80
+WORTH = 0.3  # points of the mean P@k that a larger tau must bring, and that further passes must not cost
+K_FACTORS = (1, 2)
+PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.1), 0.2  # the last one of these that loses no more points of the mean P@k
+TUNED = ("tau", "eta", "k", "epochs", "prune")
+
+
+def mean(scores: dict[str, float]) -> float:
+    return float(np.mean(list(scores.values())))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried, and P@k of the averaged model on the held-out rows."""
+
+    settings: dict[str, Any]
+    history: list[dict[str, float]]  # after each pass, if all were scored
+    pruned: dict[float, float]  # mean P@k by what weights are pruned at, if that was tried
+
+    @property
+    def values(self) -> list[float]:
+        return [mean(scores) for scores in self.history]
+
+    @property
+    def value(self) -> float:
+        return self.values[-1]
+
+
+class Sample:
+    """Some rows, with the support and label counts that their trials share."""
+
+    def __init__(self, source: RowSource, config: RunConfig) -> None:
+        survey = Survey()
+        self.rows = PreparedRows(source, config.rows, config.train.block_rows)
+        blocks = (block for _, block in self.rows.blocks(range(self.rows.n_blocks), survey.add))
+        self.support: Weights = find_support(blocks, self.rows.n_features, self.rows.n_labels, config.train.n_threads)
+        self.label_counts = survey.label_counts
+
+    def train(self, config: RunConfig, after_pass: Callable[[Trainer], None], pause: Callable[[], None]) -> None:
+        trainer = Trainer(self.support._replace(values=np.zeros_like(self.support.values)), config.train)
+        trainer.favour_tail(self.label_counts, self.rows.n_rows)
+        trainer.start_at_centroids(self.rows, self.label_counts)
+        for _ in range(config.train.epochs):
+            trainer.run_pass(self.rows, pause=pause)
+            after_pass(trainer)
+
+
+class Tuning:
+    """One choice of settings: the rows that it may use, what it may cost, and what it has found."""
+
+    def __init__(self, source: RowSource, config: RunConfig, pause: Callable[[], None], progress: bool) -> None:
+        self.source, self.config, self.pause, self.progress = source, config, pause, progress
+        self.order = np.random.default_rng([config.train.seed, 2]).permutation(source.n_rows)
+        n_heldout = min(round(HELDOUT_SHARE * source.n_rows), MOST_HELDOUT)
+        heldout = Subset(source, np.sort(self.order[:n_heldout]))
+        self.heldout: Dataset = heldout.read(0, n_heldout)  # a few thousand rows: kept for all trials
+        self.order = self.order[n_heldout:]
+        self.spent = 0.0
+        self.rungs: list[dict[str, Any]] = []
+
+    def run(self) -> tuple[RunConfig, dict[str, Any]]:
+        fixed, train = self.config.fixed, self.config.train
+        budget, trial_passes, passes = self._extent()
+        if "epochs" in fixed:
+            passes = train.epochs
+        with progress_bar(round(budget * self.source.n_rows), "tuning", self.progress) as self.bar:
+            has_eta = train.algo.startswith("sgd") and "eta" not in fixed
+            reaches = REACHES if has_eta else (train.eta * trial_passes,)
+            taus = (train.tau,) if "tau" in fixed else TAUS
+            ks = (train.k,) if "k" in fixed else tuple(train.k * factor for factor in K_FACTORS)
+
+            def settings(tau: float, reach: float, k: int) -> dict[str, Any]:
+                return {"tau": tau, "eta": reach / trial_passes, "k": k}
+
+            first = [settings(tau, reaches[0], train.k) for tau in taus]
+            trials = self._rung(first, trial_passes, budget / 2)
+            tau = min(trial.settings["tau"] for trial in trials if trial.value >= trials[0].value - WORTH)
+            second = [settings(tau, reach, k) for reach in reaches for k in ks]
+            best = self._rung(second, trial_passes, budget / 2, is_last=True)[0]
+        for rung, kept in zip(self.rungs, (first[taus.index(tau)], best.settings), strict=True):
+            for entry in rung["trials"]:
+                entry["kept"] = entry["settings"] == kept
+        chosen = dict(best.settings)
+        if has_eta:
+            chosen["eta"] *= trial_passes / passes
+        if "epochs" not in fixed:
+            good = [number for number, value in enumerate(best.values, 1) if value >= max(best.values) - WORTH]
+            chosen["epochs"] = max(round(passes * good[-1] / trial_passes), 1)
+        if "prune" not in fixed:
+            losses = [(least, best.value - value) for least, value in best.pruned.items()]
+            chosen["prune"] = max((least for least, loss in losses if loss <= PRUNING_LOSS), default=0.0)
+        evidence = {
+            "heldout_rows": self.heldout.n_rows,
+            "budget": budget,
+            "spent": self.spent,
+            "fixed": {name: getattr(train, name) for name in TUNED if name in fixed},
+            "rungs": self.rungs,
+            "history": [
+                {"passes": number, "scores": scores, "value": value}
+                for number, (scores, value) in enumerate(zip(best.history, best.values, strict=True), 1)
+            ],
+            "pruned": [{"prune": least, "value": value} for least, value in best.pruned.items()],
+            "chosen": chosen,
+        }
+        return replace(self.config, train=replace(train, **chosen)), evidence
+
+    def _extent(self) -> tuple[float, int, int]:
+        """What tuning may cost, in passes over all rows, the passes of a trial and those of the run; estimated from
+        the held-out rows."""
+        n_labels, growth = self.source.n_labels, self.source.n_rows / self.heldout.n_rows
+        work = self.heldout.rows.nnz * growth * n_labels
+        budget = float(np.clip(FREE_WORK / max(work, 1), BUDGET, MOST_BUDGET))
+        trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MOST_TRIAL_PASSES))
+        rows_of_label = max(self.heldout.labels.nnz * growth / n_labels, 1)
+        passes = int(np.clip(ROWS_SEEN / rows_of_label, FEW_PASSES, SOME_PASSES))
+        return budget, trial_passes, passes if trial_passes == TRIAL_PASSES else max(trial_passes, passes)
+
+    def _sample(self, cost: float, n_passes: int) -> Sample:
+        """As many rows as so many passes over them may have, if all together cost as many passes over all rows."""
+        n_rows = min(max(int(cost * self.source.n_rows / n_passes), 1), len(self.order))
+        return Sample(Subset(self.source, np.sort(self.order[:n_rows])), self.config)
+
+    def _with(self, settings: dict[str, Any]) -> RunConfig:
+        return replace(self.config, train=replace(self.config.train, **settings))
+
+    def _rung(
+        self, candidates: Sequence[dict[str, Any]], passes: int, cost: float, is_last: bool = False
+    ) -> list[Trial]:
+        """Try all candidates on the same sample of rows; the best first, of equals the first.
+
+        In the last rung every pass is scored, and what pruning would cost.
+        """
+        sample = self._sample(cost, len(candidates) * passes)
+        trials = []
+        for settings in candidates:
+            trial = Trial(settings, [], {})
+
+            def after_pass(trainer: Trainer, trial: Trial = trial) -> None:
+                self.spent += sample.rows.n_rows / self.source.n_rows
+                self.bar.update(sample.rows.n_rows)
+                if is_last or trainer.n_passes == passes:
+                    scorer = LinearScorer(trainer.weights(), self.config.rows)
+                    trial.history.append(score(scorer, self.heldout, self.config.train))
+                if is_last and trainer.n_passes == passes:
+                    for least in PRUNES:
+                        trial.pruned[least] = mean(score(scorer.prune(least), self.heldout, self.config.train))
+
+            try:
+                sample.train(self._with(settings | {"epochs": passes}), after_pass, self.pause)
+            except TrainingError:  # it diverged: as bad as can be
+                trial.history.append({"P@1": 0.0})
+            trials.append(trial)
+        entries = [{"settings": trial.settings, "scores": trial.history[-1], "value": trial.value} for trial in trials]
+        self.rungs.append({"rows": sample.rows.n_rows, "passes": passes, "trials": entries})
+        return sorted(trials, key=lambda trial: -trial.value)
+
+
+def tune(
+    source: RowSource, config: RunConfig, pause: Callable[[], None] = lambda: None, progress: bool = False
+) -> tuple[RunConfig, dict[str, Any]] | None:
+    """The settings with tau, eta, k and epochs chosen, but for those in `config.fixed`, and the evidence.
+
+    None where nothing is left to choose, or there are too few rows. The same rows and seed give the same choice.
+    """
+    if source.n_rows < LEAST_ROWS or set(TUNED) <= config.fixed:
+        return None
+    return Tuning(source, config, pause, progress).run()
