@@ -283,7 +283,7 @@ def test_training_tunes_unless_told_not_to(trained, capsys):
     assert chosen.items() <= about["config"]["train"].items()
     assert len(about["history"]) == chosen["epochs"]
     assert "tuning" not in trained("b", "--no-tune", "--epochs", "1")
-    flags = ["--eta", "0.3", "--tau", "0", "--k", "5", "--epochs", "2", "--set", "train.prune=0"]
+    flags = ["--eta", "0.3", "--tau", "0", "--k", "5", "--epochs", "2"]
     assert "tuning" not in trained("c", *flags)
     assert "tuned in " not in capsys.readouterr().out
 

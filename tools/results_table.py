@@ -1,4 +1,4 @@
-"""The table of docs/algorithms.md: trains every algorithm on each data set, tuned as the command line does, and scores it.
+"""The table of docs/algorithms.md: every algorithm on each data set, tuned as on the command line, and scored.
 
     python tools/results_table.py --data-dir DIR --update docs/algorithms.md --out docs/results.json [bibtex ...]
 

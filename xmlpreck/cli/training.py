@@ -264,7 +264,8 @@ def choose_settings(
             raise train.Interrupted
 
     started = time.perf_counter()
-    tuned = train.tune(data, settings, pause, progress=True)
+    rows, _ = train.split_heldout(data, settings.train)  # what is held out for the passes has no say here either
+    tuned = train.tune(rows, settings, pause, progress=True)
     if tuned is None:
         return settings, None
     tell(f"{tables.tuning_text(tuned[1])}\ntuned in {time.perf_counter() - started:.1f} s")

@@ -37,7 +37,8 @@ ROWS_SEEN = 80
 WORTH = 0.3  # points of the mean P@k that a larger tau must bring, and that further passes must not cost
 K_FACTORS = (1, 2)
 PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.1), 0.2  # the last one of these that loses no more points of the mean P@k
-TUNED = ("tau", "eta", "k", "epochs", "prune")
+GIVEN = ("tau", "eta", "k", "epochs")  # where all of these are given, there is nothing to tune
+TUNED = (*GIVEN, "prune")
 
 
 def mean(scores: dict[str, float]) -> float:
@@ -100,17 +101,14 @@ class Tuning:
             passes = train.epochs
         with progress_bar(round(budget * self.source.n_rows), "tuning", self.progress) as self.bar:
             has_eta = train.algo.startswith("sgd") and "eta" not in fixed
-            reaches = REACHES if has_eta else (train.eta * trial_passes,)
+            etas = tuple(reach / trial_passes for reach in REACHES) if has_eta else (train.eta,)
             taus = (train.tau,) if "tau" in fixed else TAUS
             ks = (train.k,) if "k" in fixed else tuple(train.k * factor for factor in K_FACTORS)
 
-            def settings(tau: float, reach: float, k: int) -> dict[str, Any]:
-                return {"tau": tau, "eta": reach / trial_passes, "k": k}
-
-            first = [settings(tau, reaches[0], train.k) for tau in taus]
+            first = [{"tau": tau, "eta": etas[0], "k": train.k} for tau in taus]
             trials = self._rung(first, trial_passes, budget / 2)
             tau = min(trial.settings["tau"] for trial in trials if trial.value >= trials[0].value - WORTH)
-            second = [settings(tau, reach, k) for reach in reaches for k in ks]
+            second = [{"tau": tau, "eta": eta, "k": k} for eta in etas for k in ks]
             best = self._rung(second, trial_passes, budget / 2, is_last=True)[0]
         for rung, kept in zip(self.rungs, (first[taus.index(tau)], best.settings), strict=True):
             for entry in rung["trials"]:
@@ -195,8 +193,13 @@ def tune(
 ) -> tuple[RunConfig, dict[str, Any]] | None:
     """The settings with tau, eta, k and epochs chosen, but for those in `config.fixed`, and the evidence.
 
-    None where nothing is left to choose, or there are too few rows. The same rows and seed give the same choice.
+    None where nothing is left to choose, or there are too few rows, or something is wrong with them (`fit` says what).
+    The same rows and seed give the same choice.
     """
-    if source.n_rows < LEAST_ROWS or set(TUNED) <= config.fixed:
+    if source.n_rows < LEAST_ROWS or not source.n_features or not source.n_labels or set(GIVEN) <= config.fixed:
         return None
-    return Tuning(source, config, pause, progress).run()
+    try:
+        tuning = Tuning(source, config, pause, progress)
+        return tuning.run() if tuning.heldout.labels.nnz else None
+    except TrainingError:
+        return None
