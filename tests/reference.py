@@ -185,10 +185,20 @@ def support(X, Y):
     return allowed
 
 
+def spread_out(c, s, y, k):
+    """What c lowers, in equal parts on the k best irrelevant labels (all there are, if fewer): same sum."""
+    total = -c[c < 0].sum()
+    irrelevant = [label for label in sorted(range(len(s)), key=lambda label: (-s[label], label)) if not y[label]]
+    c = np.where(c > 0, c, 0.0)
+    if total > 0:
+        c[irrelevant[:k]] = -total / len(irrelevant[:k])
+    return c
+
+
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.0, average_from=1, noise=None,
-          restrict=True, label_weights=None, start=None):  # fmt: skip
+          restrict=True, label_weights=None, start=None, spread=False):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
-    scores."""
+    scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
@@ -205,6 +215,8 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
                 if noise is not None:
                     s = s + noise(pass_number, row)
                 c = RULES[rule](s, y, k)
+                if spread and rule.startswith("sgd"):
+                    c = spread_out(c, s, y, k)
                 if label_weights is not None:
                     c = weighted(c, label_weights)
                 W += np.where(allowed, eta_t * np.outer(x, c), 0.0)

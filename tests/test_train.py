@@ -75,7 +75,7 @@ def test_weights_equal_the_reference(algo, settings):
     trainer, facts = trained(X, Y, config)
     slow = reference.train(
         X, Y, rule=algo, k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=config.eta,
-        decay=config.decay, radius=config.radius, average_from=config.average_from,
+        decay=config.decay, radius=config.radius, average_from=config.average_from, spread=config.spread,
     )  # fmt: skip
     # float64 throughout: what is left is the order of sums
     scale = trainer.learner.clock[linear.SCALE]

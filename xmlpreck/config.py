@@ -68,6 +68,7 @@ class TrainConfig:
     decay: str = setting("constant", "eta over time: constant, or sqrt = eta / sqrt(t)")
     tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy")
     radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
+    spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
     centroid: float = setting(1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper")
     average_from: int = setting(2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last")
     batch_rows: int = setting(32, "rows that are scored with the same weights")

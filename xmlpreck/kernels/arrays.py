@@ -59,6 +59,7 @@ class Settings(NamedTuple):
 
     rule: int
     k: int
+    n_lowered: int  # irrelevant labels that share what is lowered, if the rule names fewer; at most k
     eta: float
     decay: float
     radius: float

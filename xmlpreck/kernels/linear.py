@@ -265,13 +265,15 @@ def _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k):
 
 
 @njit(cache=True, nogil=True)
-def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
+def _choose_step(relevant, k, rule, n_lowered, n_labels, work, out_labels, out_steps):
     """One rule of MATH.md section 2 on the scores in `work`: writes (label, coefficient) pairs without eta.
 
     The m = k - k' best irrelevant labels get -1. Of the relevant ones in falling order of score:
     Perceptron@k-avg (Algorithm 1) and SGD@k-avg (Algorithms 3, 4) raise all after k' by D = m / (n_+ - k');
     Perceptron@k-max (Algorithm 2) raises the m after k' by 1, SGD@k-max the m lowest by 1.
     k' is the number of relevant labels in the top k for the perceptrons, the maximiser of the surrogate for SGD.
+    With n_lowered > m the n_lowered best irrelevant labels get -m / n_lowered each instead: beyond the paper, for the
+    places behind the few labels of a row (docs/tuning.md).
     Returns (pairs, surrogate, mistakes). Spoils work.scores of the relevant labels.
     """
     n_pos = len(relevant)
@@ -283,7 +285,7 @@ def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
         _insert(work.scores[relevant[i]], relevant[i], pos, pos_labels, i, n_pos)
     for i in range(n_pos):
         work.scores[relevant[i]] = -np.inf
-    n_neg = _top_labels(k, n_labels, work, neg, neg_labels)
+    n_neg = _top_labels(max(k, n_lowered), n_labels, work, neg, neg_labels)
 
     by_max = rule in (PERCEPTRON_MAX, SGD_MAX)
     surrogate, best_kept = _best_kept(pos, n_pos, neg, n_neg, k, by_max)
@@ -296,13 +298,14 @@ def _choose_step(relevant, k, rule, n_labels, work, out_labels, out_steps):
     if by_max:
         first, raise_by = (kept if rule == PERCEPTRON_MAX else n_pos - m), 1.0
         last = first + m
-    for i in range(m):
+    n_lowered = min(max(m, n_lowered), n_neg)
+    for i in range(n_lowered):
         out_labels[i] = neg_labels[i]
-        out_steps[i] = -1.0
+        out_steps[i] = -m / n_lowered
     for i in range(first, last):
-        out_labels[m + i - first] = pos_labels[i]
-        out_steps[m + i - first] = raise_by
-    return m + last - first, surrogate, k - at_top
+        out_labels[n_lowered + i - first] = pos_labels[i]
+        out_steps[n_lowered + i - first] = raise_by
+    return n_lowered + last - first, surrogate, k - at_top
 
 
 @njit(cache=True, nogil=True)
@@ -434,7 +437,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 _perturb(noise, _mix(settings.noise_key + np.uint64(row)), work)
             pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
             n_pairs, surrogate, mistakes = _choose_step(
-                relevant, settings.k, settings.rule, n_labels, work, pair_labels, pair_steps
+                relevant, settings.k, settings.rule, settings.n_lowered, n_labels, work, pair_labels, pair_steps
             )
             if len(settings.label_weights) > 0:
                 _weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights)
@@ -550,7 +553,7 @@ def choose_step(scores, relevant, k, rule, work, out_labels, out_steps):
     _begin_row(work)
     _open_all(len(scores), work)
     work.scores[: len(scores)] = scores
-    return _choose_step(relevant, k, rule, len(scores), work, out_labels, out_steps)
+    return _choose_step(relevant, k, rule, 0, len(scores), work, out_labels, out_steps)
 
 
 # --- bipartite ranking -----------------------------------------------------------------------------------------------

@@ -283,9 +283,11 @@ class Trainer:
     def _pass_settings(self) -> Settings:
         config = self.config
         is_sgd = config.algo.startswith("sgd")
+        k = min(config.k, self.n_labels)  # no row has more, and buffers are as large
         return Settings(
             rule=linear.RULES[config.algo],
-            k=min(config.k, self.n_labels),  # no row has more, and buffers are as large
+            k=k,
+            n_lowered=k if config.spread and is_sgd else 0,
             eta=config.eta if is_sgd else 1.0,
             decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
             radius=config.radius,

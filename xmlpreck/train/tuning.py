@@ -1,4 +1,4 @@
-"""Self-tuning: tau, eta, k and the number of passes, chosen on held-out rows by successive halving on samples of rows.
+"""Self-tuning: tau, k, spread, eta, passes and pruning, chosen on held-out rows by trials on samples of rows.
 
 Rows are held out of the choice only: the run that follows trains on all of them.
 """
@@ -19,10 +19,10 @@ from xmlpreck.train.run import Survey, score
 from xmlpreck.train.trainer import PreparedRows, Trainer, TrainingError
 
 LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
-HELDOUT_SHARE, MOST_HELDOUT = 0.1, 2_000
+HELDOUT_SHARE, MOST_HELDOUT = 0.2, 2_000
 
 # What tuning may cost, in passes over all rows: two, or what FREE_WORK (values of the rows times labels: some ten
-# seconds) allows, where that is more. The two rungs share it.
+# seconds) allows, where that is more. Three rungs share it.
 BUDGET, MOST_BUDGET = 2.0, 200.0
 FREE_WORK = 2e10
 
@@ -34,11 +34,11 @@ REACHES = (2.0, 1.0)
 TRIAL_PASSES, MOST_TRIAL_PASSES = 5, 20
 FEW_PASSES, SOME_PASSES = 4, 8
 ROWS_SEEN = 80
-WORTH = 0.3  # points of the mean P@k that a larger tau must bring, and that further passes must not cost
+WORTH = 0.3  # points of the mean P@k that a departure from the defaults must bring, and further passes must not cost
 K_FACTORS = (1, 2)
 PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.1), 0.2  # the last one of these that loses no more points of the mean P@k
 GIVEN = ("tau", "eta", "k", "epochs")  # where all of these are given, there is nothing to tune
-TUNED = (*GIVEN, "prune")
+TUNED = (*GIVEN, "spread", "prune")
 
 
 def mean(scores: dict[str, float]) -> float:
@@ -104,23 +104,21 @@ class Tuning:
             etas = tuple(reach / trial_passes for reach in REACHES) if has_eta else (train.eta,)
             taus = (train.tau,) if "tau" in fixed else TAUS
             ks = (train.k,) if "k" in fixed else tuple(train.k * factor for factor in K_FACTORS)
+            spreads = (train.spread,) if "spread" in fixed or not train.algo.startswith("sgd") else (False, True)
 
-            first = [{"tau": tau, "eta": etas[0], "k": train.k} for tau in taus]
-            trials = self._rung(first, trial_passes, budget / 2)
-            tau = min(trial.settings["tau"] for trial in trials if trial.value >= trials[0].value - WORTH)
-            second = [{"tau": tau, "eta": eta, "k": k} for eta in etas for k in ks]
-            best = self._rung(second, trial_passes, budget / 2, is_last=True)[0]
-        for rung, kept in zip(self.rungs, (first[taus.index(tau)], best.settings), strict=True):
-            for entry in rung["trials"]:
-                entry["kept"] = entry["settings"] == kept
-        chosen = dict(best.settings)
+            best = {"tau": train.tau, "k": train.k, "spread": train.spread, "eta": etas[0]}
+            best = self._rung([best | {"tau": tau} for tau in taus], trial_passes, budget / 3).settings
+            others = [best | {"k": k, "spread": spread} for spread in spreads for k in ks]
+            best = self._rung(others, trial_passes, budget / 3).settings
+            winner = self._rung([best | {"eta": eta} for eta in etas], trial_passes, budget / 3, is_last=True)
+        chosen = dict(winner.settings)
         if has_eta:
             chosen["eta"] *= trial_passes / passes
         if "epochs" not in fixed:
-            good = [number for number, value in enumerate(best.values, 1) if value >= max(best.values) - WORTH]
+            good = [number for number, value in enumerate(winner.values, 1) if value >= max(winner.values) - WORTH]
             chosen["epochs"] = max(round(passes * good[-1] / trial_passes), 1)
         if "prune" not in fixed:
-            losses = [(least, best.value - value) for least, value in best.pruned.items()]
+            losses = [(least, winner.value - value) for least, value in winner.pruned.items()]
             chosen["prune"] = max((least for least, loss in losses if loss <= PRUNING_LOSS), default=0.0)
         evidence = {
             "heldout_rows": self.heldout.n_rows,
@@ -130,9 +128,9 @@ class Tuning:
             "rungs": self.rungs,
             "history": [
                 {"passes": number, "scores": scores, "value": value}
-                for number, (scores, value) in enumerate(zip(best.history, best.values, strict=True), 1)
+                for number, (scores, value) in enumerate(zip(winner.history, winner.values, strict=True), 1)
             ],
-            "pruned": [{"prune": least, "value": value} for least, value in best.pruned.items()],
+            "pruned": [{"prune": least, "value": value} for least, value in winner.pruned.items()],
             "chosen": chosen,
         }
         return replace(self.config, train=replace(train, **chosen)), evidence
@@ -156,11 +154,10 @@ class Tuning:
     def _with(self, settings: dict[str, Any]) -> RunConfig:
         return replace(self.config, train=replace(self.config.train, **settings))
 
-    def _rung(
-        self, candidates: Sequence[dict[str, Any]], passes: int, cost: float, is_last: bool = False
-    ) -> list[Trial]:
-        """Try all candidates on the same sample of rows; the best first, of equals the first.
+    def _rung(self, candidates: Sequence[dict[str, Any]], passes: int, cost: float, is_last: bool = False) -> Trial:
+        """Try all candidates on the same sample of rows; returns the first that is as good as the best, or nearly so.
 
+        Candidates come by rising distance from the defaults, so that chance does not lead away from these.
         In the last rung every pass is scored, and what pruning would cost.
         """
         sample = self._sample(cost, len(candidates) * passes)
@@ -183,9 +180,14 @@ class Tuning:
             except TrainingError:  # it diverged: as bad as can be
                 trial.history.append({"P@1": 0.0})
             trials.append(trial)
-        entries = [{"settings": trial.settings, "scores": trial.history[-1], "value": trial.value} for trial in trials]
+        least = max(trial.value for trial in trials) - WORTH
+        kept = next(trial for trial in trials if trial.value >= least)
+        entries = [
+            {"settings": trial.settings, "scores": trial.history[-1], "value": trial.value, "kept": trial is kept}
+            for trial in trials
+        ]
         self.rungs.append({"rows": sample.rows.n_rows, "passes": passes, "trials": entries})
-        return sorted(trials, key=lambda trial: -trial.value)
+        return kept
 
 
 def tune(
