@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from test_checkpoint import timeless
 from test_train import as_dataset, bits, dense, draw_rows
 
+from xmlpreck import tables
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
@@ -234,6 +235,7 @@ def test_trials_that_diverge_do_not_stop_it(rows):
         with np.errstate(over="ignore", invalid="ignore"):
             tuned, evidence = tune(source, config)
         assert json.loads(json.dumps(evidence, allow_nan=False)) == evidence
+        assert "chosen: " in tables.tuning_text(evidence)
         assert [sum(trial["kept"] for trial in rung["trials"]) for rung in evidence["rungs"]] == [1, 1, 1]
         assert tuned.train.epochs >= 1
         values[case] = [trial["value"] for trial in evidence["rungs"][0]["trials"]]

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from marked_block import replace_block
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -95,9 +96,7 @@ def main() -> None:
             lines.append(line)
             print(line, flush=True)
     if args.update:
-        before, rest = args.update.read_text(encoding="utf-8").split(BEGIN)
-        table = "\n".join(lines)
-        args.update.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        replace_block(args.update, BEGIN, END, "\n".join(lines))
 
 
 if __name__ == "__main__":

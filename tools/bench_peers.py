@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench_train import machine
+from marked_block import replace_block
 from peer_train import SYSTEMS
-from peers_page import SCORES, compact, entry_text, is_ours, page, replace_block
+from peers_page import BEGIN, END, SCORES, compact, entry_text, is_ours, page
 
 import xmlpreck
 from xmlpreck import catalog, formats
@@ -167,9 +168,8 @@ def store(path: Path, content: object) -> None:
 
 
 def own_systems() -> list[str]:
-    """Ours, and ours without tuning where the command line has it."""
-    said = subprocess.run([sys.executable, "-m", "xmlpreck", "train", "--help"], capture_output=True, text=True)
-    return ["xmlpreck", *(["xmlpreck-no-tune"] if "--no-tune" in said.stdout else [])]
+    """Ours, and ours without tuning."""
+    return [name for name in SYSTEMS if is_ours(name)]
 
 
 @cache
@@ -247,7 +247,7 @@ def main(words: list[str] | None = None) -> None:
     with formats.atomic_path(args.markdown) as temporary:
         temporary.write_text(page(content), encoding="utf-8")
     if args.update:
-        replace_block(args.update, compact(content))
+        replace_block(args.update, BEGIN, END, compact(content))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from marked_block import replace_block
 
 from xmlpreck import catalog, config, metrics
 from xmlpreck.evaluation import count_labels
@@ -81,9 +82,7 @@ def main() -> None:
             lines.append(text)
             print(text, flush=True)
     if args.update:
-        before, rest = args.update.read_text(encoding="utf-8").split(BEGIN)
-        table = "\n".join(lines)
-        args.update.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        replace_block(args.update, BEGIN, END, "\n".join(lines))
 
 
 if __name__ == "__main__":

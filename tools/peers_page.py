@@ -1,11 +1,8 @@
 """Tables of bench_peers.py, from the entries of its JSON: a page on all data sets, and a small table for the README."""
 
 import json
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
-from xmlpreck.formats import atomic_path
 from xmlpreck.metrics import REPORTED_KS
 
 BEGIN, END = "<!-- peers: made by tools/bench_peers.py -->", "<!-- end of peers -->"
@@ -125,13 +122,3 @@ def compact(content: dict) -> str:
         done = [entry for entry in entries if "values" in entry]
         lines += [line([name, entry["identity"]["system"], *cells(entry, done, COMPACT)]) for entry in done]
     return "\n".join([*lines, "", about_text(content)])
-
-
-def replace_block(path: Path, text: str) -> None:
-    """Put the text between the two marks of a file."""
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        sys.exit(f"{path}: has no lines {BEGIN} and {END}: put them where the table shall stand")
-    with atomic_path(path) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from bench_train import machine
+from marked_block import replace_block
 from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -487,11 +488,9 @@ def publish(results: dict[str, Any], out: Path) -> None:
         panels(out / "reproduction-kappa.svg", sets, with_kappa, lambda axes, found: by_kappa(axes, found["kappa"]))
     panels(out / "reproduction-batch.svg", sets, list(sets), lambda axes, found: by_batch(axes, found["batch"]))
     page = out / "reproduction.md"
-    text = page.read_text(encoding="utf-8") if page.exists() else f"{BEGIN}{END}\n"
-    before, rest = text.split(BEGIN)
-    made = tables(sets, results["machine"], results["options"])
-    with atomic_path(page) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    if not page.exists():
+        page.write_text(f"{BEGIN}{END}\n", encoding="utf-8")
+    replace_block(page, BEGIN, END, tables(sets, results["machine"], results["options"]))
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -51,7 +51,7 @@ def add_training_commands(commands: Any) -> None:
         "--tune",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="choose tau, eta, k, epochs and prune on held-out rows first, but for those given; costs about 2 passes",
+        help="choose tau, k, spread, eta, epochs and prune on held-out rows first, if not given; costs about 2 passes",
     )
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")

@@ -12,6 +12,7 @@ import numpy as np
 from xmlpreck.config import RunConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Weights
+from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import LinearScorer, progress_bar
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.support import find_support
@@ -178,7 +179,7 @@ class Tuning:
             try:
                 sample.train(self._with(settings | {"epochs": passes}), after_pass, self.pause)
             except TrainingError:  # it diverged: as bad as can be
-                trial.history.append({"P@1": 0.0})
+                trial.history.append({f"P@{k}": 0.0 for k in REPORTED_KS if k <= self.source.n_labels})
             trials.append(trial)
         least = max(trial.value for trial in trials) - WORTH
         kept = next(trial for trial in trials if trial.value >= least)
