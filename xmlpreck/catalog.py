@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from xmlpreck import formats, shards
 from xmlpreck.config import InputError
@@ -136,11 +137,11 @@ def need_card(name: str) -> DatasetCard:
 
 
 def _card_of(data: str) -> DatasetCard | None:
-    """None for an existing path, else the card."""
-    return None if Path(data).exists() else need_card(data)
+    """None for an existing path and for a URI, else the card."""
+    return None if shards.is_remote(data) or Path(data).exists() else need_card(data)
 
 
-def _check(card: DatasetCard, split: str, shape: tuple[int, int, int], place: Path) -> None:
+def _check(card: DatasetCard, split: str, shape: tuple[int, int, int], place: str | Path) -> None:
     """Rows, features and labels of a split must be those on the card, where it knows them."""
     n_rows = {"train": card.n_train, "test": card.n_test}.get(split)
     for noun, expected, size in zip(
@@ -219,10 +220,10 @@ def fetch_data(name: str, data_dir: str | None = None) -> Path:
     raise _missing(card, data_dir, reasons)
 
 
-def _place(card: DatasetCard | None, data: str, split: str, data_dir: str | None, fetch: bool = True) -> Path:
-    """The file or folder that has the split, fetched where it is not there."""
+def _place(card: DatasetCard | None, data: str, split: str, data_dir: str | None, fetch: bool = True) -> str | Path:
+    """The file, folder or URI that has the split, fetched where it is not there."""
     if card is None:
-        return Path(data)
+        return data
     folder = _find_folder(card, (split,), data_dir)
     if folder is None and not fetch:
         raise _missing(card, data_dir, [])
@@ -238,7 +239,7 @@ def _made(split: str) -> Dataset:
 def load(
     data: str, split: str, data_dir: str | None = None, format: str | None = None, *, fetch: bool = True
 ) -> RowSource:
-    """Open one split ("train" or "test") of a file, a folder, or a data set of the catalogue.
+    """Open one split ("train" or "test") of a file, a folder, shards by URI, or a data set of the catalogue.
 
     The files of `<card>` are looked for in the folder `<card>` of `data_dir`, `$XMLPRECK_DATA` and
     `~/.cache/xmlpreck/data`, then fetched; what is found must have the sizes on the card.
@@ -297,7 +298,9 @@ def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
 
 
 def find_folder(data: str, split: str, data_dir: str | None = None) -> Path | None:
-    """The folder of a split's files, where there is one: other files may stand beside them."""
+    """The local folder of a split's files, where there is one: other files may stand beside them."""
+    if shards.is_remote(data):
+        return None
     card = _card_of(data)
     if card is not None:
         return _find_folder(card, (split,), data_dir)
@@ -345,7 +348,9 @@ def find_config(config: str | None, data: str) -> Path | None:
 
 
 def describe(data: str) -> str:
-    """A short name to show: the card's, the folder's or the file's without suffixes."""
+    """A short name to show: the card's, the folder's (also of a URI) or the file's without suffixes."""
+    if shards.is_remote(data):
+        return unquote(shards.without_secrets(data).partition("?")[0].rstrip("/").rpartition("/")[2])
     path = Path(data)
     if not path.exists():
         card = find_card(data)

@@ -8,6 +8,7 @@ from xmlpreck import formats
 from xmlpreck.config import InputError, TextConfig
 from xmlpreck.formats import Dataset, Documents
 from xmlpreck.formats.dataset import stack_rows
+from xmlpreck.shards import is_remote, without_secrets
 from xmlpreck.text import TextVectorizer, fit_labels, fit_text, label_matrix, read_parquet_documents
 
 # A held-back split has one of these names.
@@ -36,7 +37,11 @@ class Corpus:
 
 
 def find_corpus(data: str, split: str, columns: Columns) -> Corpus | None:
-    """The documents of a file or folder; None where `data` has numbers, or has no such split."""
+    """The documents of a file or folder; None where `data` has numbers, as all URIs have, or has no such split."""
+    if is_remote(data):
+        if columns.text is not None:
+            raise InputError(f"{without_secrets(data)}: raw text is read from local files only: copy them here")
+        return None
     path = Path(data)
     if columns.text is not None:
         names = PARQUET_FILES[split]

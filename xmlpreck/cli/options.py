@@ -41,7 +41,7 @@ def add_verb(commands: Any, name: str, run: Run, text: str) -> argparse.Argument
 def add_command(commands: Any, name: str, run: Run, text: str, needs_data: bool = True) -> argparse.ArgumentParser:
     """A command with what most have: where the data is, and JSON for programs."""
     command = add_verb(commands, name, run, text)
-    place = "a catalogue name (demo, bibtex, ...), a file, or a folder"
+    place = "a catalogue name (demo, bibtex, ...), a file, a folder, or the URI of shards (s3://...)"
     command.add_argument("--data", required=needs_data, help=place)
     command.add_argument("--data-dir", metavar="DIR", help="where catalogue data is (else $XMLPRECK_DATA, the cache)")
     command.add_argument("--format", help="force a file format instead of recognising it")

@@ -94,9 +94,10 @@ def _is_gzip(path: Path) -> bool:
         return stream.read(2) == _GZIP_MAGIC
 
 
-def refuse_bomb(path: AnyPath, n_bytes: int) -> None:
-    """Refuse a file that unpacks, or is said to, to `n_bytes` out of all proportion to its own."""
-    n_packed = os.stat(path).st_size
+def refuse_bomb(path: AnyPath, n_bytes: int, n_packed: int | None = None) -> None:
+    """Refuse a file that unpacks, or is said to, to `n_bytes` out of all proportion to its own `n_packed`."""
+    if n_packed is None:
+        n_packed = os.stat(path).st_size
     if n_bytes > max(RATIO_COUNTS_FROM, MAX_RATIO * n_packed):
         what = f"its {n_packed:,} bytes unpack to {n_bytes:,} or more"
         raise FormatError(f"{path}: refused: {what}: a bomb? unpack it yourself if you trust it")
@@ -244,8 +245,13 @@ def holds_other_files(folder: Path, marker: str) -> bool:
 
 def read_names(path: AnyPath) -> list[str]:
     """One name a line; an empty line is an empty name."""
+    return parse_names(path, read_bytes(path).tobytes())
+
+
+def parse_names(path: object, content: bytes) -> list[str]:
+    """The names in the bytes of a file; `path` is for the error only."""
     try:
-        text = read_bytes(path).tobytes().decode("utf-8").replace("\r\n", "\n")
+        text = content.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
     return text.removesuffix("\n").split("\n") if text else []

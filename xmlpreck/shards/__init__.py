@@ -1,10 +1,12 @@
 """Sharded data sets: Parquet or HDF5 files under one manifest, any rows of which are read without the others.
 
-A shard set is a directory: `manifest.json` (sizes, provenance, and for each shard its rows, bytes and sha256), the
-shards, and `labels.txt` / `features.txt` where there are names. Parquet shards have list columns `features` (int32),
-`values` (float32) and `labels` (int32), which any Arrow tool reads; HDF5 shards have CSR groups `rows` and `labels`.
+A shard set is a directory, on this machine or in a store (by URI: s3, gs, abfs, hdfs): `manifest.json` (sizes,
+provenance, and for each shard its rows, bytes and sha256), the shards, and `labels.txt` / `features.txt` where there
+are names. Parquet shards have list columns `features` (int32), `values` (float32) and `labels` (int32), which any Arrow
+tool reads; HDF5 shards have CSR groups `rows` and `labels`.
 """
 
+from xmlpreck.shards.remote import RemotePath, is_remote, without_secrets
 from xmlpreck.shards.sets import (
     KINDS,
     MANIFEST,
@@ -22,6 +24,7 @@ from xmlpreck.shards.writing import write_shards
 __all__ = [
     "KINDS",
     "MANIFEST",
+    "RemotePath",
     "RowSource",
     "Shard",
     "ShardError",
@@ -32,7 +35,9 @@ __all__ = [
     "give_memory_back",
     "has_split",
     "is_one_set",
+    "is_remote",
     "open_split",
     "read_blocks",
+    "without_secrets",
     "write_shards",
 ]

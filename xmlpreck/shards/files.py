@@ -1,6 +1,8 @@
 """One shard as a file: Parquet with list columns, or HDF5 with CSR groups."""
 
+import functools
 import io
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,25 @@ from scipy.sparse import csr_array
 
 from xmlpreck.formats import Dataset
 from xmlpreck.formats.files import refuse_bomb
+from xmlpreck.shards.remote import Place
 
 # Rows that are compressed together: what a reader of a few rows has to unpack.
 ROWS_A_GROUP = 4096
-
+# Bytes of one request for the small things of a remote HDF5 file.
+PAGE_BYTES = 1 << 16
 
 _COLUMNS = {"features": pa.list_(pa.int32()), "values": pa.list_(pa.float32()), "labels": pa.list_(pa.int32())}
 
 
-def read_parquet(path: Path, low: int, high: int) -> tuple[np.ndarray, ...]:
-    """Group by group, so that Arrow's own memory stays small."""
+def _open(path: Place) -> AbstractContextManager[Any]:
+    """What pyarrow and h5py read from: a local path as it is, or a remote file."""
+    return nullcontext(path) if isinstance(path, Path) else path.open_parts()
+
+
+def read_parquet(path: Place, low: int, high: int) -> tuple[np.ndarray, ...]:
+    """Group by group, so that Arrow's own memory stays small; the columns of a remote group come in one request."""
     parts: list[list[np.ndarray]] = []
-    with pq.ParquetFile(path) as file:
+    with _open(path) as source, pq.ParquetFile(source, pre_buffer=source is not path) as file:
         for name, kind in _COLUMNS.items():
             # By value type: other tools call the items of a list otherwise.
             found = file.schema_arrow.field(name).type
@@ -62,7 +71,39 @@ def _lists(table: pa.Table) -> list[np.ndarray]:
     return [*(np.array(array) for array in flat), n_features_of, n_labels_of]
 
 
-def _part(file: h5py.File, name: str, low: int, high: int, kind: str) -> np.ndarray:
+class _Pages(io.RawIOBase):
+    """A remote file whose pages are fetched once: HDF5 looks at it in pieces of some hundred bytes, here and there."""
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self.source, self.at = source, 0
+        self.pages: dict[int, bytes] = {}
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.source.size()}[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, target: Any) -> int:
+        n_bytes = len(target)
+        first, behind = self.at // PAGE_BYTES, -(-(self.at + n_bytes) // PAGE_BYTES)
+        if n_bytes >= PAGE_BYTES:  # a chunk, which HDF5 keeps itself
+            content = self.source.read_at(n_bytes, self.at)
+        else:
+            pages = b"".join(self._page(number) for number in range(first, behind))
+            content = pages[self.at - first * PAGE_BYTES :][:n_bytes]
+        target[: len(content)] = content
+        self.at += len(content)
+        return len(content)
+
+    def _page(self, number: int) -> bytes:
+        if number not in self.pages:
+            self.pages[number] = self.source.read_at(PAGE_BYTES, number * PAGE_BYTES)
+        return self.pages[number]
+
+
+def _part(file: h5py.File, path: Place, name: str, low: int, high: int, kind: str) -> np.ndarray:
     """Items low to high - 1 of one array, which must stand in this very file."""
     link, data = file.get(name, getlink=True), file[name]
     if not isinstance(link, h5py.HardLink) or not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
@@ -71,17 +112,18 @@ def _part(file: h5py.File, name: str, low: int, high: int, kind: str) -> np.ndar
         raise ValueError(f"{name} is of shape {data.shape} and {data.dtype}")
     if not 0 <= low <= high <= len(data):
         raise ValueError(f"{name} has {len(data)} items, not {low} to {high}")
-    refuse_bomb(file.filename, (high - low) * data.dtype.itemsize)
+    refuse_bomb(str(path), (high - low) * data.dtype.itemsize, file.id.get_filesize())
     return data[low:high]
 
 
-def read_hdf5(path: Path, low: int, high: int) -> tuple[np.ndarray, ...]:
-    with h5py.File(path, "r") as file:
-        offsets = [_part(file, f"{group}/offsets", low, high + 1, "i").astype(np.int64) for group in ("rows", "labels")]
-        in_rows, in_labels = ((int(part[0]), int(part[-1])) for part in offsets)
-        features, labels = _part(file, "rows/features", *in_rows, "iu"), _part(file, "labels/ids", *in_labels, "iu")
-        values = _part(file, "rows/values", *in_rows, "f").astype(np.float32)
-    return features, values, labels, *(part - part[0] for part in offsets)
+def read_hdf5(path: Place, low: int, high: int) -> tuple[np.ndarray, ...]:
+    with _open(path) as source, h5py.File(path if source is path else _Pages(source), "r") as file:
+        part = functools.partial(_part, file, path)
+        offsets = [part(f"{group}/offsets", low, high + 1, "i").astype(np.int64) for group in ("rows", "labels")]
+        in_rows, in_labels = ((int(ends[0]), int(ends[-1])) for ends in offsets)
+        features, labels = part("rows/features", *in_rows, "iu"), part("labels/ids", *in_labels, "iu")
+        values = part("rows/values", *in_rows, "f").astype(np.float32)
+    return features, values, labels, *(ends - ends[0] for ends in offsets)
 
 
 def as_table(data: Dataset) -> pa.Table:

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +16,9 @@ from xmlpreck import formats
 from xmlpreck.config import InputError
 from xmlpreck.formats import Dataset, FormatError, build_csr
 from xmlpreck.formats.dataset import MAX_ID
-from xmlpreck.formats.files import read_names
+from xmlpreck.formats.files import parse_names, read_names
 from xmlpreck.shards.files import read_hdf5, read_parquet
+from xmlpreck.shards.remote import STORE_ERRORS, FileFacts, Place, RemotePath, is_remote, locate, reason
 from xmlpreck.shards.sources import RowSource, concatenate
 
 MANIFEST = "manifest.json"
@@ -25,6 +28,8 @@ KINDS = {"parquet": ".parquet", "hdf5": ".h5"}
 SIZES = ("n_rows", "n_features", "n_labels")
 # Rows with nothing in them pack well, but whatever claims more than this would only make others reserve memory.
 ROWS_A_BYTE = 1000
+# Files that a store is asked about at a time: each answer takes some ten milliseconds, and there may be thousands.
+N_ASKED = 16
 
 
 class ShardError(InputError):
@@ -52,11 +57,16 @@ class Shard:
 
 
 class ShardSet:
-    """The shards of a directory as one sequence of rows."""
+    """The shards of a directory or a URI as one sequence of rows; `ShardSet(shards.path)` is the same set elsewhere."""
 
-    def __init__(self, folder: str | Path, verify: bool = True) -> None:
-        """Read the manifest and hold every file to it: by its size, and by its sha256 if `verify`."""
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Place, verify: bool | None = None) -> None:
+        """Read the manifest and hold every file to it: by its size, and by its sha256 if `verify`.
+
+        Unless told, local files are verified and remote ones are not: all their bytes would have to come.
+        """
+        self.folder = locate(folder)
+        self.path = self.folder.uri if isinstance(self.folder, RemotePath) else str(self.folder.absolute())
+        verify = isinstance(self.folder, Path) if verify is None else verify
         about = _read_manifest(self.folder / MANIFEST)
         try:
             self.kind = str(about["kind"])
@@ -74,9 +84,10 @@ class ShardSet:
             raise ShardError(f"{self.folder / MANIFEST}: the rows of the shards do not add up to {self.n_rows}")
         if len({shard.file for shard in self.shards}) < len(self.shards):
             raise ShardError(f"{self.folder / MANIFEST}: a shard stands twice")
-        for shard in [*self.shards, *names.values()]:
-            _check_file(self.folder, shard, verify)
-        self.stamps = {shard.file: _stamp(self.folder / shard.file) for shard in self.shards}
+        files = [*self.shards, *names.values()]
+        with ThreadPoolExecutor(1 if isinstance(self.folder, Path) else N_ASKED) as pool:
+            stamps = pool.map(lambda shard: _check_file(self.folder, shard, verify), files)
+            self.stamps = {shard.file: stamp for shard, stamp in zip(files, stamps, strict=True)}
         self.starts = np.concatenate([[0], np.cumsum([shard.n_rows for shard in self.shards])])
         self.label_names = self._names(names.get("labels"), self.n_labels)
         self.feature_names = self._names(names.get("features"), self.n_features)
@@ -84,9 +95,10 @@ class ShardSet:
     def _names(self, entry: Shard | None, n: int) -> list[str] | None:
         if entry is None:
             return None
-        names = read_names(self.folder / entry.file)
+        path = self.folder / entry.file
+        names = read_names(path) if isinstance(path, Path) else parse_names(path, _read_all(path))
         if len(names) != n:
-            raise ShardError(f"{self.folder / entry.file}: has {len(names)} names, but the manifest says {n}")
+            raise ShardError(f"{path}: has {len(names)} names, but the manifest says {n}")
         return names
 
     def read(self, start: int, stop: int) -> Dataset:
@@ -105,17 +117,15 @@ class ShardSet:
         path = self.folder / shard.file
         read = read_parquet if self.kind == "parquet" else read_hdf5
         # A pass may come hours after the first check: bytes that were not checked are not trained on.
-        if (stamp := _stamp(path)) != self.stamps[shard.file]:
-            _check_file(self.folder, shard, verify=True)
-            self.stamps[shard.file] = stamp
+        if _stamp(path) != self.stamps[shard.file]:
+            self.stamps[shard.file] = _check_file(self.folder, shard, verify=True)
         try:
             features, values, labels, row_offsets, label_offsets = read(path, low, high)
             return self.dataset(features, values, labels, row_offsets, label_offsets)
         except FormatError:
             raise
         except Exception as error:  # a damaged file fails anywhere within h5py or pyarrow
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason}") from error
+            raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason(error)}") from error
 
     def dataset(self, features: Any, values: Any, labels: Any, row_offsets: Any, label_offsets: Any) -> Dataset:
         n_rows = len(row_offsets) - 1
@@ -135,33 +145,36 @@ class ShardSet:
         return Dataset(rows, relevant, self.label_names, self.feature_names)
 
 
-def find_shards(path: str | Path, split: str) -> Path | None:
+def find_shards(path: str | Place, split: str) -> Place | None:
     """The folder with the shards of a split: `path` itself, or `path/split`."""
-    folders = (Path(path), Path(path) / split)
-    return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
+    folder = locate(path)
+    return next((place for place in (folder, folder / split) if (place / MANIFEST).is_file()), None)
 
 
-def is_one_set(path: str | Path) -> bool:
+def is_one_set(path: str | Place) -> bool:
     """Whether a folder is one shard set, without splits: its rows are the rows of any split that is asked for."""
-    return (Path(path) / MANIFEST).is_file()
+    return (locate(path) / MANIFEST).is_file()
 
 
 def open_split(path: str | Path, split: str, format: str | None = None) -> RowSource:
-    """One split of a folder or file: its shards if it has some, else whatever `formats` reads, in memory."""
+    """One split of a folder, file or URI: its shards if it has some, else whatever `formats` reads, in memory."""
     folder = find_shards(path, split)
+    if folder is None and is_remote(path):
+        advice = "check bucket and folder; shards are made by xmlpreck data convert and then copied there"
+        raise ShardError(f"{locate(path)}: has no {MANIFEST}, nor has its folder {split}: {advice}")
     return formats.read_split(path, split, format) if folder is None else ShardSet(folder)
 
 
 def has_split(path: str | Path, split: str) -> bool:
     """Whether `open_split` would find something."""
-    return find_shards(path, split) is not None or formats.has_split(path, split)
+    return find_shards(path, split) is not None or (not is_remote(path) and formats.has_split(path, split))
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Place) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ShardError(f"{path}: cannot be read: {error}") from None
+    except (*STORE_ERRORS, ValueError, RecursionError) as error:
+        raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ShardError(f"{path}: is not a manifest of xmlpreck shards")
     if about.get("format_version") != MANIFEST_VERSION:
@@ -170,26 +183,38 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return about
 
 
+def _read_all(path: RemotePath) -> bytes:
+    try:
+        return path.read_bytes()
+    except STORE_ERRORS as error:
+        raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
+
+
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MAX_ID:
         raise ValueError(f"{value!r:.40} is not a number of rows, features or labels")
     return value
 
 
-def file_sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+def file_sha256(path: Place) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; of no file nothing."""
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+def _as_stamp(found: os.stat_result | FileFacts) -> tuple[int, ...]:
+    """What changes when a file does."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _stamp(path: Place) -> tuple[int, ...]:
+    """Of no file nothing."""
+    with suppress(*STORE_ERRORS):
+        return _as_stamp(path.stat())
     return ()
 
 
-def _check_file(folder: Path, shard: Shard, verify: bool) -> None:
+def _check_file(folder: Place, shard: Shard, verify: bool) -> tuple[int, ...]:
+    """Hold a file to its entry of the manifest, and return its stamp."""
     path = folder / shard.file
     try:
         found = path.stat()
@@ -200,5 +225,6 @@ def _check_file(folder: Path, shard: Shard, verify: bool) -> None:
             raise ShardError(f"{path}: {what}: convert the data again")
         if verify and file_sha256(path) != shard.sha256:
             raise ShardError(f"{path}: has changed since the manifest was written (sha256): convert the data again")
-    except OSError as error:
-        raise ShardError(f"{path}: cannot be read: {error.strerror}") from None
+    except STORE_ERRORS as error:
+        raise ShardError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or reason(error)}") from None
+    return _as_stamp(found)

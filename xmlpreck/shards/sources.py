@@ -77,7 +77,7 @@ def read_blocks(
 
     with ThreadPoolExecutor(1) as reader:
         coming = [reader.submit(read, start) for start in starts[:1]]
-        for start, following in zip(starts, [*starts[1:], None], strict=True):
+        for start, following in zip(starts, [*starts[1:], None], strict=False):
             block = coming.pop().result()
             if following is not None:
                 coming.append(reader.submit(read, following))

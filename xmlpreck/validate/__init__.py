@@ -8,7 +8,7 @@ from xmlpreck.formats import NUMERIC_FORMATS
 from xmlpreck.formats.files import Spool
 from xmlpreck.formats.recognition import Source, require_source
 from xmlpreck.formats.repository import write_repository
-from xmlpreck.shards import find_shards
+from xmlpreck.shards import RemotePath, find_shards
 from xmlpreck.validate.report import FIXES, Problem, Report
 from xmlpreck.validate.scan import SHARDS, Scan
 
@@ -17,6 +17,8 @@ __all__ = ["FIXES", "Problem", "Report", "fix", "validate"]
 
 def _find_source(path: str | Path, split: str, format: str | None) -> Source:
     folder = find_shards(path, split)
+    if isinstance(folder, RemotePath):
+        raise InputError(f"{folder}: only local files are validated: copy the folder here")
     return require_source(path, split, format, NUMERIC_FORMATS) if folder is None else Source(SHARDS, folder, folder)
 
 

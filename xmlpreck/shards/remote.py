@@ -1,0 +1,132 @@
+"""Files by URI, on whatever file system Arrow knows (s3, gs, abfs, hdfs, file), with the few verbs that shards need."""
+
+import errno
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem, FileType
+
+from xmlpreck.config import InputError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_MODES = {FileType.File: stat.S_IFREG, FileType.Directory: stat.S_IFDIR}
+# Bytes of one request when a file is read from its beginning to its end.
+STREAM_BYTES = 1 << 23
+# Google's client tries again for many minutes, in which no signal reaches Python; Amazon's gives up after seconds.
+GOOGLE_SECONDS = 60
+# Most of Arrow's errors are OSErrors, but not those of Azure.
+STORE_ERRORS = (OSError, pa.ArrowException)
+
+# What stores say when it is not the data that is at fault; the first that fits is told.
+_ADVICE = {
+    r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|timed? ?out|connection failed": "check the network and the endpoint",
+    r"ACCESS_DENIED|PERMISSION_DENIED|UNAUTHENTICATED|SIGNATURE|ACCESS_KEY|HTTP status 40[13]|[Cc]redential|Authent": (
+        "check the credentials, and that they may read and list the folder"
+    ),
+    r"HTTP status 301|REDIRECT": "is it in another region? add ?region=NAME to the address",
+    r"libjvm|libhdfs": "install Java and Hadoop's client, and set JAVA_HOME and HADOOP_HOME",
+}
+
+
+class FileFacts(NamedTuple):
+    """What `Path.stat` tells, as far as a store knows it."""
+
+    st_mode: int
+    st_size: int
+    st_mtime_ns: int
+    st_ctime_ns: int = 0
+    st_ino: int = 0
+
+
+@dataclass(frozen=True)
+class RemotePath:
+    """A file or folder by URI; it is shown without passwords, and `uri` has them."""
+
+    uri: str = field(repr=False)
+    filesystem: FileSystem
+    path: str
+
+    def __str__(self) -> str:
+        return without_secrets(self.uri)
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        address, mark, options = self.uri.partition("?")
+        uri = f"{address.rstrip('/')}/{quote(name)}{mark}{options}"
+        return RemotePath(uri, self.filesystem, f"{self.path.rstrip('/')}/{name}")
+
+    def stat(self) -> FileFacts:
+        found = self.filesystem.get_file_info(self.path)
+        if found.type == FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return FileFacts(_MODES.get(found.type, 0), found.size or 0, found.mtime_ns or 0)
+
+    def is_file(self) -> bool:
+        """As for a Path, but a store that does not answer is an error: the file may well be there."""
+        try:
+            return stat.S_ISREG(self.stat().st_mode)
+        except FileNotFoundError:
+            return False
+        except STORE_ERRORS as error:
+            raise InputError(f"{self}: cannot be read: {reason(error)}") from None
+
+    def open(self, mode: str = "rb") -> Any:
+        """A stream, to be read from its beginning to its end."""
+        return self.filesystem.open_input_stream(self.path, compression=None, buffer_size=STREAM_BYTES)
+
+    def open_parts(self) -> Any:
+        """A file of which any part is read without the others."""
+        return self.filesystem.open_input_file(self.path)
+
+    def read_bytes(self) -> bytes:
+        with self.open() as stream:
+            content: bytes = stream.read()
+        return content
+
+    def read_text(self, encoding: str) -> str:
+        return self.read_bytes().decode(encoding)
+
+
+Place = Path | RemotePath
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is a URI."""
+    return isinstance(path, RemotePath) or (isinstance(path, str) and _URI.match(path) is not None)
+
+
+def locate(path: str | Place) -> Place:
+    """A URI as a RemotePath, anything else as a Path."""
+    if not isinstance(path, str) or not is_remote(path):
+        return path if isinstance(path, RemotePath) else Path(path)
+    limited = path
+    if path.startswith(("gs:", "gcs:")) and "retry_limit_seconds=" not in path:
+        limited += f"{'&' if '?' in path else '?'}retry_limit_seconds={GOOGLE_SECONDS}"
+    try:
+        return RemotePath(path, *FileSystem.from_uri(limited))
+    except STORE_ERRORS as error:
+        shown = without_secrets(path)
+        why = reason(error).replace(limited, shown)  # Arrow repeats the address, passwords and all
+        raise InputError(f"{shown}: cannot be opened: {why}") from None
+
+
+def without_secrets(uri: str) -> str:
+    """The URI as it may be shown and stored: without passwords, and without the key that goes with one on s3."""
+    address, _, options = uri.partition("?")
+    if address.startswith("s3:"):  # a secret may hold a /, which should have been written %2F
+        address = re.sub(r"^s3://[^/@]*:[^@]*@", "s3://", address)
+    address = re.sub(r"^([^:]+://[^/@:]*):[^/@]*@", r"\1@", address)
+    kept = [option for option in options.split("&") if not re.match(r"[^=]*(secret|key|token|password)", option)]
+    return "?".join(filter(None, (address, "&".join(kept))))
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, and what to do where a store or the way to it is at fault."""
+    text = str(error).partition("\n")[0] or type(error).__name__
+    advice = next((words for pattern, words in _ADVICE.items() if re.search(pattern, text)), None)
+    return text if advice is None else f"{text.rstrip('. ')}: {advice}"
