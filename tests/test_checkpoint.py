@@ -33,7 +33,8 @@ MB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _small_calls(monkeypatch):
-    """Many calls of the kernels, and so many places to stop, in few rows."""
+    """Many calls of the kernels, and so many places to stop, in few rows; a checkpoint after the shortest pass."""
+    monkeypatch.setattr(run, "SPARED_SECONDS", -1.0)
     monkeypatch.setattr(trainer, "ROWS_A_CALL", 16)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # two thirds of the time, and no power fails here
 

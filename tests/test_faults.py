@@ -5,6 +5,7 @@ milliseconds and not seconds. Signals, limits and files are real.
 """
 
 import json
+import mmap  # noqa: F401 (numpy imports it late, when a forked command may no longer read Python's files)
 import os
 import re
 import resource
@@ -30,7 +31,7 @@ from xmlpreck.cli import main
 from xmlpreck.config import RunConfig, TrainConfig
 from xmlpreck.formats import write_repository_text
 from xmlpreck.synthetic import make_dataset
-from xmlpreck.train import Checkpoints, Safety, fit, load_kernels
+from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, run
 
 SECONDS = 60  # after which a command counts as hung
 NOBODY = 65534
@@ -310,7 +311,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk(folder, start, expected):
 
 
 def test_model_that_does_not_fit_on_the_disk(folder, start):
-    """The model before it stays, the work is in the checkpoint, and --resume only has to save it."""
+    """The model before it stays, all rows' work is in the checkpoint, and --resume only has to save it."""
     (folder / "data" / "labels.txt").write_text("".join(f"{'x' * 3000}{label}\n" for label in range(120)))
     assert start(*TRAIN).end() == 0
     before, others = arrays(folder / "m"), ("--seed", "1")
@@ -321,8 +322,8 @@ def test_model_that_does_not_fit_on_the_disk(folder, start):
     assert leftovers(folder) == []
     resumed = start(*TRAIN, *others, "--resume")
     assert resumed.end() == 0
-    assert "resumed in pass 5, after 5 whole passes" in resumed.text
-    assert "\npass " not in resumed.text
+    assert "resumed in pass 5" in resumed.text
+    assert not re.search(r"\npass [1-4]", resumed.text)
     after = arrays(folder / "m")
     assert start(*TRAIN, *others, "--out", "n").end() == 0
     assert after == arrays(folder / "n") != before
@@ -477,7 +478,7 @@ def test_weights_that_overflow_in_a_later_pass(folder, start):
     assert command.end() == 2
     assert re.search(r"no longer finite in pass 2: eta 7e\+37 is too large.*; try a tenth of it", one_line(command))
     assert not (folder / "m").exists()
-    about, arrays = Checkpoints(folder / "m").last()
+    about, arrays, _ = Checkpoints(folder / "m").last()
     assert (about["trainer"]["number"], about["trainer"]["n_passes"]) in ((1, 1), (2, 1))
     assert all(np.isfinite(array).all() for array in arrays.values())
 
@@ -497,6 +498,7 @@ def test_clock_that_jumps(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(time, "time", lambda: clock() + 86400 * (-1) ** next(days) * 30)
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda *_: saved.append(1))
+    monkeypatch.setattr(run, "SPARED_SECONDS", -1.0)
     jumping = fit(rows, config, safety=Safety(Checkpoints(tmp_path / "m")))
     monkeypatch.undo()
     assert len(saved) == 3

@@ -145,7 +145,7 @@ def perturbed(noise, key, n_labels, dtype=np.float64):
     work = new_work(n_labels, dtype=dtype)
     work.counts[:] = 1, 0
     linear._open_all(n_labels, work)
-    linear._perturb(noise, np.uint64(key), work)  # numba hands uint64 out as a Python int
+    linear._perturb(noise, np.uint64(key), 0, work)  # numba hands uint64 out as a Python int
     return work.scores[:n_labels].copy()
 
 

@@ -20,7 +20,7 @@ from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.shards import write_shards
 from xmlpreck.synthetic import make_dataset
-from xmlpreck.train import Checkpoints, PreparedRows, Trainer, tune, tuning
+from xmlpreck.train import Checkpoints, PreparedRows, Trainer, run, tune, tuning
 
 SGD = [algo for algo in ALGORITHMS if algo.startswith("sgd")]
 GIVEN = {"tau": 0.2, "eta": 0.3, "k": 3, "epochs": 3, "spread": True, "prune": 0.03}
@@ -302,12 +302,14 @@ def test_a_stopped_run_resumes_with_what_it_chose(trained, monkeypatch):
     monkeypatch.setattr("xmlpreck.train.tune", lambda *args, **more: n_tuned.append(1) or tune(*args, **more))
 
     def save_and_stop(self, *state):
-        save(self, *state)
+        folder = save(self, *state)
         if self.numbers() == [1]:
             signal.raise_signal(signal.SIGINT)
+        return folder
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", save_and_stop)
+        patch.setattr(run, "SPARED_SECONDS", -1.0)
         trained("parts", *flags, code=128 + signal.SIGINT)
     assert Checkpoints(Path("parts")).numbers() == [2, 1]
     assert len(n_tuned) == 1

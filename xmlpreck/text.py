@@ -5,7 +5,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.sparse import csr_array
-from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.formats import Documents, atomic_path, build_csr
@@ -35,6 +34,13 @@ def analyzer_settings(config: TextConfig) -> dict[str, Any]:
         "token_pattern": config.token_pattern,
         "ngram_range": (1, config.ngrams),
     }
+
+
+def term_analyzer(config: TextConfig) -> Callable[[str], list[str]]:
+    """A function that splits a text into terms."""
+    from sklearn.feature_extraction.text import CountVectorizer  # a second of imports, which rows of numbers spare
+
+    return CountVectorizer(**analyzer_settings(config)).build_analyzer()
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class TextVectorizer:
 
     def _counts(self, texts: list[str]) -> csr_array:
         """How often each term stands in each text; CountVectorizer takes longer, it looks up every word."""
-        analyze = CountVectorizer(**analyzer_settings(self.config)).build_analyzer()
+        analyze = term_analyzer(self.config)
         ids, values, counts = [np.empty(0, np.int32)], [np.empty(0)], [0]
         for text in texts:
             terms = Counter(analyze(text))
@@ -187,7 +193,7 @@ def fit_text(chunks: Iterable[list[str]], **settings: Any) -> TextVectorizer:
 
 def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
     """(n_documents, terms in order, how many documents have each) within min_df and max_df."""
-    analyze = CountVectorizer(**analyzer_settings(config)).build_analyzer()
+    analyze = term_analyzer(config)
     df: Counter[str] = Counter()
     n_documents = 0
     for texts in chunks:
@@ -212,6 +218,8 @@ def _count_columns(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int
 def _hashed_counts(texts: list[str], config: TextConfig) -> csr_array:
     if not texts:  # scikit-learn refuses to hash nothing
         return csr_array((0, config.hashed_features), dtype=np.float64)
+    from sklearn.feature_extraction.text import HashingVectorizer
+
     hasher = HashingVectorizer(
         n_features=config.hashed_features, alternate_sign=False, norm=None, **analyzer_settings(config)
     )

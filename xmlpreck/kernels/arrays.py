@@ -68,6 +68,7 @@ class Settings(NamedTuple):
     noise_key: np.uint64
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
     n_frozen: int = 0  # labels that do not change: the first so many
+    first_block: int = 0  # where these labels begin, if they are a shard of all
 
 
 class Work(NamedTuple):
@@ -80,6 +81,28 @@ class Work(NamedTuple):
     pos_labels: np.ndarray  # (most labels of a row) int32, by falling score
     pos: np.ndarray  # their scores
     neg_labels: np.ndarray  # (k) int32
+    neg: np.ndarray
+
+
+class Proposals(NamedTuple):
+    """What one shard of the labels says to some rows; labels by their ids among all."""
+
+    pos_offsets: np.ndarray  # (n_rows + 1) int64
+    pos_labels: np.ndarray  # int32: the shard's relevant labels of each row
+    pos: np.ndarray  # their scores
+    n_neg: np.ndarray  # (n_rows) int64
+    neg_labels: np.ndarray  # (n_rows, k) int32: the shard's best irrelevant labels
+    neg: np.ndarray
+
+
+class Merged(NamedTuple):
+    """What all shards say to some rows: relevant and irrelevant labels by falling score."""
+
+    n_pos: np.ndarray  # (n_rows) int64
+    pos_labels: np.ndarray  # (n_rows, most labels of a row) int32
+    pos: np.ndarray
+    n_neg: np.ndarray  # (n_rows) int64
+    neg_labels: np.ndarray  # (n_rows, k) int32
     neg: np.ndarray
 
 
@@ -131,6 +154,31 @@ def new_batch(n_rows: int, batch_rows: int, most_pairs: int, dtype: Any = np.flo
         surrogates=np.zeros(n_rows),
         mistakes=np.zeros(n_rows, np.int64),
         updated=np.zeros(n_rows, np.bool_),
+    )
+
+
+def new_proposals(n_relevant: np.ndarray, k: int, dtype: Any = np.float32) -> Proposals:
+    """For rows of which a shard has so many relevant labels each."""
+    offsets = np.concatenate([[0], np.cumsum(n_relevant, dtype=np.int64)])
+    return Proposals(
+        pos_offsets=offsets,
+        pos_labels=np.zeros(offsets[-1], np.int32),
+        pos=np.zeros(offsets[-1], dtype),
+        n_neg=np.zeros(len(n_relevant), np.int64),
+        neg_labels=np.zeros((len(n_relevant), k), np.int32),
+        neg=np.zeros((len(n_relevant), k), dtype),
+    )
+
+
+def new_merged(n_rows: int, most_labels: int, k: int, dtype: Any = np.float32) -> Merged:
+    """For rows with at most so many relevant labels."""
+    return Merged(
+        n_pos=np.zeros(n_rows, np.int64),
+        pos_labels=np.zeros((n_rows, most_labels), np.int32),
+        pos=np.zeros((n_rows, most_labels), dtype),
+        n_neg=np.zeros(n_rows, np.int64),
+        neg_labels=np.zeros((n_rows, k), np.int32),
+        neg=np.zeros((n_rows, k), dtype),
     )
 
 

@@ -19,8 +19,10 @@ from numba.extending import intrinsic
 # cost of a row follows its support and not n_labels.
 BLOCK = 64
 
-# A feature that touches more than 1 / DENSE_SHARE of the labels has a dense row (tools/bench_kernels.py).
+# A feature that touches more than 1 / DENSE_SHARE of the labels has a dense row in training (tools/bench_kernels.py),
+# where steps need no search in it; in prediction a smaller table, of which more stays in the caches, is faster.
 DENSE_SHARE = 16
+DENSE_SHARE_PREDICTING = 8
 
 # Features are dealt to threads by feature % FEATURE_GROUPS: fixed groups, so that sums over them do not depend on the
 # number of threads.
@@ -117,6 +119,12 @@ def _add_four(scores, v0, w0, v1, w1, v2, w2, v3, w3):
 
 
 @njit(cache=True, nogil=True)
+def _add_sparse(scores, v, labels, w):
+    for i in range(len(labels)):
+        scores[np.uint32(labels[i])] += v * w[i]  # unsigned: no test for a negative index, half the time
+
+
+@njit(cache=True, nogil=True)
 def _score_row(features, values, weights, n_labels, work):
     """s_l = <w_l, x> for all labels of the opened blocks; every other label has score 0."""
     dense_of, dense_rows, offsets, labels, row_values = weights
@@ -142,9 +150,8 @@ def _score_row(features, values, weights, n_labels, work):
                     continue
             _add_one(scores, values[i], dense_rows[d])
         elif any_dense:
-            v = values[i]
-            for p in range(offsets[features[i]], offsets[features[i] + 1]):
-                scores[labels[p]] += v * row_values[p]
+            first, last = offsets[features[i]], offsets[features[i] + 1]
+            _add_sparse(scores, values[i], labels[first:last], row_values[first:last])
         else:
             v = values[i]
             for p in range(offsets[features[i]], offsets[features[i] + 1]):
@@ -164,11 +171,12 @@ def _mix(key):
 
 
 @njit(cache=True, nogil=True)
-def _perturb(noise, row_key, work):
+def _perturb(noise, row_key, first_block, work):
     """scores += noise, a draw that depends on the row's key and the label only."""
     for i in range(work.counts[1]):
         block = work.blocks[i]
-        place = np.int64(_mix(row_key + np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)) % np.uint64(NOISE_PLACES))
+        key = row_key + np.uint64(first_block + block) * np.uint64(0x9E3779B97F4A7C15)
+        place = np.int64(_mix(key) % np.uint64(NOISE_PLACES))
         block_scores = work.scores[block * BLOCK : block * BLOCK + BLOCK]  # a slice, or LLVM finds no SIMD here
         block_noise = noise[place : place + BLOCK]
         for j in range(BLOCK):
@@ -265,8 +273,22 @@ def _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k):
 
 
 @njit(cache=True, nogil=True)
-def _choose_step(relevant, k, rule, n_lowered, n_labels, work, out_labels, out_steps):
-    """One rule of MATH.md section 2 on the scores in `work`: writes (label, coefficient) pairs without eta.
+def _split_labels(relevant, n_best, n_labels, work):
+    """The scores in `work`, split: relevant labels by falling score, and the n_best best irrelevant ones.
+
+    Returns how many there are of the latter. Spoils work.scores of the relevant labels.
+    """
+    n_pos = len(relevant)
+    for i in range(n_pos):
+        _insert(work.scores[relevant[i]], relevant[i], work.pos, work.pos_labels, i, n_pos)
+    for i in range(n_pos):
+        work.scores[relevant[i]] = -np.inf
+    return _top_labels(n_best, n_labels, work, work.neg, work.neg_labels)
+
+
+@njit(cache=True, nogil=True)
+def _choose_pairs(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k, rule, n_lowered, out_labels, out_steps):
+    """One rule of MATH.md section 2 on scores by falling order: writes (label, coefficient) pairs without eta.
 
     The m = k - k' best irrelevant labels get -1. Of the relevant ones in falling order of score:
     Perceptron@k-avg (Algorithm 1) and SGD@k-avg (Algorithms 3, 4) raise all after k' by D = m / (n_+ - k');
@@ -274,19 +296,11 @@ def _choose_step(relevant, k, rule, n_lowered, n_labels, work, out_labels, out_s
     k' is the number of relevant labels in the top k for the perceptrons, the maximiser of the surrogate for SGD.
     With n_lowered > m the n_lowered best irrelevant labels get -m / n_lowered each instead: beyond the paper, for the
     places behind the few labels of a row (docs/tuning.md).
-    Returns (pairs, surrogate, mistakes). Spoils work.scores of the relevant labels.
+    Returns (pairs, surrogate, mistakes). Needs the max(min(k, n_+), n_lowered) best irrelevant labels; more do no harm.
     """
-    n_pos = len(relevant)
     k = min(k, n_pos)
     if k == 0:
         return 0, 0.0, 0
-    pos, pos_labels, neg, neg_labels = work.pos, work.pos_labels, work.neg, work.neg_labels
-    for i in range(n_pos):
-        _insert(work.scores[relevant[i]], relevant[i], pos, pos_labels, i, n_pos)
-    for i in range(n_pos):
-        work.scores[relevant[i]] = -np.inf
-    n_neg = _top_labels(max(k, n_lowered), n_labels, work, neg, neg_labels)
-
     by_max = rule in (PERCEPTRON_MAX, SGD_MAX)
     surrogate, best_kept = _best_kept(pos, n_pos, neg, n_neg, k, by_max)
     at_top = _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k)
@@ -323,6 +337,23 @@ def _weigh_pairs(labels, steps, label_weights):
             n_raised += 1
     for i in range(len(labels)):
         steps[i] *= label_weights[labels[i]] if steps[i] > 0 else total / n_raised
+
+
+@njit(cache=True, nogil=True)
+def _choose_row(pos, pos_labels, n_pos, neg, neg_labels, n_neg, settings, eta, slot, place, batch):
+    """The step of one row, with eta and the labels' weights, into slot; `place` is the row's within the call."""
+    pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
+    n_pairs, surrogate, mistakes = _choose_pairs(
+        pos, pos_labels, n_pos, neg, neg_labels, n_neg, settings.k, settings.rule, settings.n_lowered,
+        pair_labels, pair_steps,
+    )  # fmt: skip
+    if len(settings.label_weights) > 0:
+        _weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights)
+    pair_steps[:n_pairs] *= eta
+    batch.n_pairs[slot] = n_pairs
+    batch.surrogates[place] = surrogate
+    batch.mistakes[place] = mistakes
+    batch.updated[place] = n_pairs > 0
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -404,6 +435,23 @@ def _multiply_out(me, n_threads, learner, scale, elapsed):
 
 
 @njit(cache=True, nogil=True)
+def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work):
+    """Scores of a row as the rule sees them: of the true weights, perturbed if that is wanted."""
+    n_labels = weights.dense_rows.shape[1]
+    _begin_row(work)
+    for i in range(len(relevant)):  # so that their mark -inf is seen
+        if work.opened[relevant[i] // BLOCK] != work.counts[0]:
+            _open_block(relevant[i] // BLOCK, n_labels, work)
+    first, last = rows.offsets[row], rows.offsets[row + 1]
+    _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+    if scale != 1:
+        for i in range(work.counts[1]):
+            work.scores[work.blocks[i] * BLOCK : work.blocks[i] * BLOCK + BLOCK] *= scale
+    if settings.perturbed:
+        _perturb(noise, _mix(settings.noise_key + np.uint64(row)), settings.first_block, work)
+
+
+@njit(cache=True, nogil=True)
 def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch):
     """Train on rows[order] in synchronous batches; every thread of the team calls this with its number `me`.
 
@@ -424,28 +472,13 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 break
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-            _begin_row(work)
-            for i in range(len(relevant)):  # so that their mark -inf is seen
-                if work.opened[relevant[i] // BLOCK] != work.counts[0]:
-                    _open_block(relevant[i] // BLOCK, n_labels, work)
-            first, last = rows.offsets[row], rows.offsets[row + 1]
-            _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
-            if scale != 1:
-                for i in range(work.counts[1]):
-                    work.scores[work.blocks[i] * BLOCK : work.blocks[i] * BLOCK + BLOCK] *= scale
-            if settings.perturbed:
-                _perturb(noise, _mix(settings.noise_key + np.uint64(row)), work)
-            pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
-            n_pairs, surrogate, mistakes = _choose_step(
-                relevant, settings.k, settings.rule, settings.n_lowered, n_labels, work, pair_labels, pair_steps
-            )
-            if len(settings.label_weights) > 0:
-                _weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights)
-            pair_steps[:n_pairs] *= eta
-            batch.n_pairs[slot] = n_pairs
-            batch.surrogates[start + slot] = surrogate
-            batch.mistakes[start + slot] = mistakes
-            batch.updated[start + slot] = n_pairs > 0
+            _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work)
+            n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
+            n_neg = _split_labels(relevant, n_best, n_labels, work) if len(relevant) > 0 else 0
+            _choose_row(
+                work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, settings, eta,
+                slot, start + slot, batch,
+            )  # fmt: skip
         _wait_for_all(batch.arrived, n_threads)
         for slot in range(size):
             n_pairs = batch.n_pairs[slot]
@@ -474,6 +507,76 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
     _wait_for_all(batch.arrived, n_threads)
     if me == 0:
         learner.clock[:] = clock
+
+
+# --- training by shards of the labels ---------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def propose_rows(rows, order, learner, settings, noise, work, claimed, proposals):
+    """What one shard of the labels says to rows[order]: the scores of its relevant labels, and its k best others.
+
+    Threads share `claimed`. A shard's labels begin at a whole block, and go by their ids among all labels.
+    """
+    weights = learner.weights
+    n_labels = weights.dense_rows.shape[1]
+    first_label = settings.first_block * BLOCK
+    while True:
+        slot = _fetch_add(claimed, 0, 1)
+        if slot >= len(order):
+            break
+        row = order[slot]
+        relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+        _score_for_choice(row, rows, relevant, weights, learner.clock[SCALE], settings, noise, work)
+        n_neg = _split_labels(relevant, settings.k, n_labels, work)
+        proposals.n_neg[slot] = n_neg
+        proposals.neg[slot, :n_neg] = work.neg[:n_neg]
+        for i in range(n_neg):
+            proposals.neg_labels[slot, i] = first_label + work.neg_labels[i]
+        start = proposals.pos_offsets[slot]
+        for i in range(len(relevant)):
+            proposals.pos[start + i] = work.pos[i]
+            proposals.pos_labels[start + i] = first_label + work.pos_labels[i]
+
+
+@njit(cache=True, nogil=True)
+def merge_proposals(proposals, merged):
+    """Add what one shard said to what the others did, row by row in the order of scores."""
+    for row in range(len(proposals.n_neg)):
+        for p in range(proposals.pos_offsets[row], proposals.pos_offsets[row + 1]):
+            merged.n_pos[row] = _insert(
+                proposals.pos[p], proposals.pos_labels[p], merged.pos[row], merged.pos_labels[row],
+                merged.n_pos[row], merged.pos.shape[1],
+            )  # fmt: skip
+        for i in range(proposals.n_neg[row]):
+            merged.n_neg[row] = _insert(
+                proposals.neg[row, i], proposals.neg_labels[row, i], merged.neg[row], merged.neg_labels[row],
+                merged.n_neg[row], merged.neg.shape[1],
+            )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def choose_rows(merged, settings, n_batches, batch):
+    """The steps of rows whose merged proposals are whole, as train_rows chooses them after so many batches."""
+    eta = settings.eta / (n_batches + 1) ** settings.decay
+    for row in range(len(merged.n_pos)):
+        _choose_row(
+            merged.pos[row], merged.pos_labels[row], merged.n_pos[row],
+            merged.neg[row], merged.neg_labels[row], merged.n_neg[row], settings, eta, row, row, batch,
+        )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def apply_rows(me, n_threads, rows, order, learner, pair_offsets, pair_labels, pair_steps):
+    """Apply the steps of rows[order] to a shard: row i has the pairs from pair_offsets[i] on, by ids of the shard."""
+    for slot in range(len(order)):
+        start, stop = pair_offsets[slot], pair_offsets[slot + 1]
+        if start < stop:
+            first, last = rows.offsets[order[slot]], rows.offsets[order[slot] + 1]
+            _apply_steps(
+                me, n_threads, rows.features[first:last], rows.values[first:last], learner.clock[ELAPSED], learner,
+                pair_labels[start:stop], pair_steps[start:stop], 0,
+            )  # fmt: skip
 
 
 # --- prediction ------------------------------------------------------------------------------------------------------
@@ -549,11 +652,15 @@ def score_rows(rows, weights, work, scores):
 
 @njit(cache=True, nogil=True)
 def choose_step(scores, relevant, k, rule, work, out_labels, out_steps):
-    """A rule on given scores of all labels: (pairs, surrogate, mistakes); see _choose_step."""
+    """A rule on given scores of all labels: (pairs, surrogate, mistakes); see _choose_pairs."""
     _begin_row(work)
     _open_all(len(scores), work)
     work.scores[: len(scores)] = scores
-    return _choose_step(relevant, k, rule, 0, len(scores), work, out_labels, out_steps)
+    n_pos = len(relevant)
+    n_neg = _split_labels(relevant, min(k, n_pos), len(scores), work) if n_pos > 0 else 0
+    return _choose_pairs(
+        work.pos, work.pos_labels, n_pos, work.neg, work.neg_labels, n_neg, k, rule, 0, out_labels, out_steps
+    )
 
 
 # --- bipartite ranking -----------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
+FEW_LABELS = 1 << 16  # their ids need 16 bits on disk
 # So many labels a weight, and no more, may a model have.
 LABELS_A_WEIGHT = 1000
 
@@ -61,7 +62,9 @@ def _write_files(folder: Path, model: Contents, half: bool) -> None:
             values = values.astype(np.float16)
         if not np.isfinite(values).all():
             raise ModelError("a weight is too large for 16 bits: save without --half")
-    arrays = dict(zip(ARRAYS, (sparse.offsets, sparse.labels, values), strict=True))
+    n_labels = int(model.weights.dense_rows.shape[1])
+    labels = sparse.labels.astype(np.uint16) if n_labels <= FEW_LABELS else sparse.labels
+    arrays = dict(zip(ARRAYS, (sparse.offsets, labels, values), strict=True))
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     if model.vectorizer is not None:
@@ -78,7 +81,7 @@ def _write_files(folder: Path, model: Contents, half: bool) -> None:
         "format": "xmlpreck model",
         "format_version": FORMAT_VERSION,
         "n_features": n_features,
-        "n_labels": int(model.weights.dense_rows.shape[1]),
+        "n_labels": n_labels,
         "rows": asdict(model.rows),
         "arrays": {name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()},
         "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
@@ -150,20 +153,21 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
         if not holds:
             raise ModelError(f"{folder / name}.npy: {what}")
 
-    for name, kinds in zip(ARRAYS, (("<i8",), ("<i4",), ("<f2", "<f4", "<f8")), strict=True):
+    for name, kinds in zip(ARRAYS, (("<i8",), ("<u2", "<i4"), ("<f2", "<f4", "<f8")), strict=True):
         array = arrays[name]
         demand(array.ndim == 1 and array.dtype.str in kinds, name, f"is {array.dtype} of shape {array.shape}")
     demand(offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features")
     rises = offsets[0] == 0 and offsets[-1] == len(labels) and (np.diff(offsets) >= 0).all()
     demand(rises, "row_offsets", "offsets do not rise from 0 to the number of weights")
     demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
+    labels = labels.astype(np.int32, copy=False)  # like a half weight: a size on disk
     rising = rows_rise(offsets, labels, n_labels)
     demand(rising, "row_labels", f"the labels of a feature do not rise within 0 to {n_labels - 1}")
     # Prediction keeps a score for every label: a model of nothing must not reserve memory for them.
     few = n_labels <= LABELS_A_WEIGHT * (len(labels) + 1000)
     demand(few, "row_labels", f"{len(labels)} weights are not a model of {n_labels} labels")
     demand(np.isfinite(values.sum(dtype=np.float64)), "row_weights", "a weight is not a finite number")
-    if values.dtype == np.float16:  # a size on disk: the kernels know float32
+    if values.dtype == np.float16:  # the kernels know float32
         values = values.astype(np.float32)
     return with_dense_rows(sparse_weights(offsets, labels, values, n_labels))
 

@@ -45,22 +45,27 @@ def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
     )
 
 
-def with_dense_rows(sparse: Weights) -> Weights:
-    """A dense row beside the sparse one for each feature with more than 1 / DENSE_SHARE of the labels."""
+def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None) -> Weights:
+    """A dense row beside the sparse one for each feature with many labels, or for those that are given."""
     n_labels = sparse.dense_rows.shape[1]
-    lengths = np.diff(sparse.offsets)
-    is_dense = lengths * linear.DENSE_SHARE > n_labels
+    if is_dense is None:
+        is_dense = np.diff(sparse.offsets) * linear.DENSE_SHARE_PREDICTING > n_labels
     dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
     dense_rows = np.zeros((int(is_dense.sum()), n_labels), sparse.values.dtype)
     fill_dense(sparse.offsets, sparse.labels, sparse.values, dense_of, dense_rows)
     return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
 
 
-def lay_out(sparse: Weights) -> Weights:
-    """Hybrid rows: a feature has either a dense row or a sparse one."""
-    weights = with_dense_rows(sparse)
-    is_sparse = weights.dense_of < 0
+def lay_out(sparse: Weights, is_dense: np.ndarray | None = None) -> Weights:
+    """Hybrid rows, as training needs them: a feature has either a dense row or a sparse one.
+
+    Of a shard of the labels, `is_dense` says which ones have a dense row among all labels.
+    """
     lengths = np.diff(sparse.offsets)
+    if is_dense is None:
+        is_dense = lengths * linear.DENSE_SHARE > sparse.dense_rows.shape[1]
+    weights = with_dense_rows(sparse, is_dense)
+    is_sparse = ~is_dense
     in_sparse = np.repeat(is_sparse, lengths)
     offsets = np.concatenate([[0], np.cumsum(np.where(is_sparse, lengths, 0))])
     return weights._replace(offsets=offsets, labels=sparse.labels[in_sparse], values=sparse.values[in_sparse])

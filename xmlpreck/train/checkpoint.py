@@ -4,10 +4,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -26,6 +26,14 @@ ABOUT, HASHES = "checkpoint.json", "sha256.json"
 
 class CheckpointError(InputError):
     """A checkpoint that cannot be written, read or gone on from."""
+
+
+class Saved(NamedTuple):
+    """A checkpoint that is whole."""
+
+    about: dict[str, Any]
+    arrays: dict[str, np.ndarray]  # memory-mapped
+    folder: Path
 
 
 class Checkpoints:
@@ -74,33 +82,32 @@ class Checkpoints:
         names = [path.name for path in self.folder.glob("checkpoint-*")]
         return sorted((int(name[11:]) for name in names if re.fullmatch(r"checkpoint-\d{6}", name)), reverse=True)
 
-    def save(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
-        """Write the next checkpoint and remove all but the last two; returns its bytes."""
+    def save(self, about: dict[str, Any], write: Callable[[Path], dict[str, str]]) -> Path:
+        """Write the next checkpoint and remove all but the last two; returns its folder.
+
+        `write` puts the arrays into a folder and returns the sha256 of each file.
+        """
         number = (self.numbers() or [0])[0] + 1
         try:
             with atomic_folder(self._path(number)) as folder:
-                for name, array in arrays.items():
-                    np.save(folder / f"{name}.npy", array, allow_pickle=False)
+                hashes = write(folder)
                 (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
-                (folder / HASHES).write_text(json.dumps(hashes_of(folder)), encoding="utf-8")
-                n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+                hashes[ABOUT] = file_sha256(folder / ABOUT)
+                (folder / HASHES).write_text(json.dumps(hashes), encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"{self._path(number)}: cannot be written: {error.strerror or error}") from None
         for old in self.numbers()[KEPT:]:
             shutil.rmtree(self._path(old), ignore_errors=True)
-        return n_bytes
+        return self._path(number)
 
-    def last(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-        """The facts and (memory-mapped) arrays of the last checkpoint that is whole."""
+    def last(self) -> Saved | None:
+        """The last checkpoint that is whole."""
         for number in self.numbers():
             folder = self._path(number)
             try:
                 if json.loads((folder / HASHES).read_text(encoding="utf-8")) == hashes_of(folder):
                     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-                    arrays = {
-                        path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")
-                    }
-                    return about, arrays
+                    return Saved(about, read_arrays(folder), folder)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
                 continue  # damaged: the one before it may do
         if self.numbers():
@@ -117,6 +124,24 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"checkpoint-{number:06d}"
+
+
+def write_arrays(folder: Path, arrays: dict[str, np.ndarray], prefix: str = "") -> dict[str, str]:
+    """One file for each; returns their sha256."""
+    hashes = {}
+    for name, array in arrays.items():
+        path = folder / f"{prefix}{name}.npy"
+        np.save(path, array, allow_pickle=False)
+        hashes[path.name] = file_sha256(path)
+    return hashes
+
+
+def read_arrays(folder: Path, prefix: str = "") -> dict[str, np.ndarray]:
+    """What write_arrays wrote, memory-mapped."""
+    return {
+        path.stem.removeprefix(prefix): np.load(path, mmap_mode="r", allow_pickle=False)
+        for path in folder.glob(f"{prefix}*.npy")
+    }
 
 
 def hashes_of(folder: Path) -> dict[str, str]:

@@ -58,10 +58,18 @@ class Plan:
         return numbers | {"peak_bytes": self.peak_bytes, "cut": None if self.cut is None else self.cut._asdict()}
 
 
-def plan_run(support: Weights, rows: PreparedRows, config: TrainConfig, has_heldout: bool, limit: int) -> Plan:
+def plan_run(
+    support: Weights,
+    rows: PreparedRows,
+    config: TrainConfig,
+    has_heldout: bool,
+    limit: int,
+    is_dense: np.ndarray | None = None,
+) -> Plan:
     """The plan of a run whose support has just been found, and stands in memory with all that is loaded."""
     lengths = np.diff(support.offsets)
-    is_dense = lengths * linear.DENSE_SHARE > rows.n_labels
+    if is_dense is None:
+        is_dense = lengths * linear.DENSE_SHARE > rows.n_labels
     n_weights, n_sparse, n_dense = len(support.labels), int(lengths[~is_dense].sum()), int(is_dense.sum())
     cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
     entry = support.labels.itemsize + value

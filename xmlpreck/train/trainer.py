@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from xmlpreck.kernels.patterns import add_squares, fill_mask
 from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, union_of
+from xmlpreck.train.checkpoint import write_arrays
 
 # A label counts as its inverse propensity to this power, where training favours the tail (docs/tail.md).
 TAIL_POWER = 0.5
@@ -53,6 +55,7 @@ class PassFacts:
     n_rows: int
     seconds: float
     heldout: dict[str, float] | None = None  # P@k of the held-out rows
+    communication: float | None = None  # of a cluster: share of the time in which no shard of the labels computed
 
     @property
     def gap(self) -> float:
@@ -78,14 +81,33 @@ class Cursor:
     updated: int = 0
     labelled: int = 0
     seconds: float = 0.0
+    rows_seen: int = 0
+
+    def add(self, batch: Batch, n_labels_of: np.ndarray) -> None:
+        """Rows that were trained on, the next of their block."""
+        self.surrogate += float(batch.surrogates.sum())
+        self.mistakes += int(batch.mistakes.sum())
+        self.updated += int(batch.updated.sum())
+        self.labelled += int(np.count_nonzero(n_labels_of))
+        self.n_rows += len(n_labels_of)
+        self.rows_seen += len(n_labels_of)
+
+    def facts(self, n_rows: int) -> PassFacts:
+        n_labelled = max(self.labelled, 1)
+        surrogate, mistakes = self.surrogate / n_labelled, self.mistakes / n_labelled
+        return PassFacts(self.number, surrogate, mistakes, self.updated, n_rows, self.seconds)
 
 
 class PreparedRows:
     """Rows of a source as the kernels take them, block by block."""
 
-    def __init__(self, source: RowSource, config: RowsConfig, block_rows: int) -> None:
+    def __init__(
+        self, source: RowSource, config: RowsConfig, block_rows: int, label_range: range | None = None
+    ) -> None:
+        """With a range of labels, the others are not seen."""
         self.source, self.config, self.block_rows = source, config, block_rows
-        self.n_rows, self.n_labels = source.n_rows, source.n_labels
+        self.labels = label_range or range(source.n_labels)
+        self.n_rows, self.n_labels = source.n_rows, len(self.labels)
         self.n_features = source.n_features + (config.bias > 0)
         self.n_blocks = -(-source.n_rows // block_rows)
         self.only_block: Rows | None = None  # kept where all rows fit into one block
@@ -101,7 +123,10 @@ class PreparedRows:
 
         def prepare(block: Dataset) -> Rows:
             look(block)
-            rows = kernel_rows(prepare_rows(block.rows, self.config), block.labels)
+            labels = block.labels
+            if self.n_labels < self.source.n_labels:
+                labels = labels[:, self.labels.start : self.labels.stop]
+            rows = kernel_rows(prepare_rows(block.rows, self.config), labels)
             if self.n_blocks > 1:
                 read = sum(a.nbytes for m in (block.rows, block.labels) for a in (m.data, m.indices, m.indptr))
                 self.streamed_bytes = max(self.streamed_bytes, read + 2 * sum(array.nbytes for array in rows))
@@ -115,10 +140,25 @@ class PreparedRows:
             yield 0, self.only_block
 
 
+def shuffled_blocks(rows: PreparedRows, seed: int, cursor: Cursor) -> Iterator[tuple[int, Rows, np.ndarray]]:
+    """(first row, rows, their order) of each block that a pass has still before it.
+
+    The order of blocks and of rows within each is drawn by default_rng([seed, pass]).
+    """
+    rng = np.random.default_rng([seed, cursor.number])
+    blocks = rng.permutation(rows.n_blocks)
+    for block in blocks[: cursor.n_blocks]:  # the orders that were drawn before
+        rng.permutation(rows.block_length(block))
+    for start, block in rows.blocks(blocks[cursor.n_blocks :]):
+        yield start, block, rng.permutation(len(block.offsets) - 1)
+
+
 class Trainer:
     """Weights in the making: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
 
-    def __init__(self, start: Weights, config: TrainConfig, n_passes: int = 0) -> None:
+    def __init__(
+        self, start: Weights, config: TrainConfig, n_passes: int = 0, is_dense: np.ndarray | None = None
+    ) -> None:
         """Begin with sparse rows (a support of zeros for a new model) that have seen `n_passes` passes."""
         self.config = config
         self.n_passes = n_passes
@@ -128,7 +168,7 @@ class Trainer:
         self.since = 0.0  # when the pass went on last
         self.n_labels = int(start.dense_rows.shape[1])
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
-        self.learner = new_learner(start)
+        self.learner = new_learner(start, is_dense)
 
     def grow(self, rows: PreparedRows, look: Callable[[Dataset], None] = lambda _: None) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
@@ -149,14 +189,10 @@ class Trainer:
         )
 
     def favour_tail(self, label_counts: np.ndarray, n_rows: int) -> None:
-        """Where that is wanted, let a label count a_l = c q_l^TAIL_POWER in every pair, q_l its inverse propensity.
-
-        c makes the mean over all relevant labels of all rows 1, so that eta keeps its meaning.
-        """
+        """Where that is wanted, let labels count by their tail_weights in every pair."""
         if self.config.favour != "tail":
             return
-        weights = metrics.inverse_propensities(label_counts, n_rows, *metrics.PROPENSITY) ** TAIL_POWER
-        self.label_weights = (weights / np.average(weights, weights=label_counts)).astype(self.label_weights.dtype)
+        self.label_weights = tail_weights(label_counts, n_rows).astype(self.label_weights.dtype)
 
     def start_at_centroids(self, rows: PreparedRows, label_counts: np.ndarray) -> None:
         """w_l = centroid * (sum of the label's rows) / (their number + 1): a rare label need not wait for its turn.
@@ -179,37 +215,23 @@ class Trainer:
     ) -> PassFacts:
         """Train once on all rows, or go on with a pass that was begun.
 
-        The order of blocks and of rows within each is drawn by default_rng([seed, pass]). `pause` is called between
-        calls of the kernels, when `state` is whole.
+        `pause` is called between calls of the kernels, when `state` is whole.
         """
         if self.cursor.number == self.n_passes:
             self.cursor = Cursor(self.n_passes + 1)
         cursor = self.cursor
-        rng = np.random.default_rng([self.config.seed, cursor.number])
-        blocks = rng.permutation(rows.n_blocks)
-        for block in blocks[: cursor.n_blocks]:  # the orders that were drawn before
-            rng.permutation(rows.block_length(block))
-        settings = self._pass_settings()
+        settings = self.pass_settings()
         self.since = time.perf_counter()
         with progress_bar(rows.n_rows, f"pass {cursor.number}", progress) as bar:
-            bar.update(sum(map(rows.block_length, blocks[: cursor.n_blocks])) + cursor.n_rows)
-            for start, block in rows.blocks(blocks[cursor.n_blocks :]):
-                order = rng.permutation(len(block.offsets) - 1)
+            bar.update(min(cursor.rows_seen, rows.n_rows))
+            for start, block, order in shuffled_blocks(rows, self.config.seed, cursor):
                 # A row's noise depends on its place among all rows, not on the block that it came in.
                 here = settings._replace(noise_key=settings.noise_key + np.uint64(start))
                 self._train_block(block, order, here, bar.update, pause)
                 cursor.n_blocks, cursor.n_rows = cursor.n_blocks + 1, 0
         self.check_finite()
         self.n_passes = cursor.number
-        n_labelled = max(cursor.labelled, 1)
-        return PassFacts(
-            cursor.number,
-            cursor.surrogate / n_labelled,
-            cursor.mistakes / n_labelled,
-            cursor.updated,
-            rows.n_rows,
-            cursor.seconds,
-        )
+        return cursor.facts(rows.n_rows)
 
     def _train_block(
         self,
@@ -233,11 +255,7 @@ class Trainer:
                 linear.train_rows(me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch)
 
             run_team(n_threads, work)
-            cursor.surrogate += float(batch.surrogates.sum())
-            cursor.mistakes += int(batch.mistakes.sum())
-            cursor.updated += int(batch.updated.sum())
-            cursor.labelled += int(np.count_nonzero(n_labels_of[part]))
-            cursor.n_rows = start + len(part)
+            cursor.add(batch, n_labels_of[part])
             cursor.seconds += time.perf_counter() - self.since
             done(len(part))
             pause()
@@ -249,18 +267,18 @@ class Trainer:
         some = np.arange(min(len(block.offsets) - 1, ROWS_A_CALL))
         self.cursor = Cursor(self.n_passes + 1)
         self.since = time.perf_counter()
-        self._train_block(block, some, self._pass_settings(), lambda _: None, lambda: None)
+        self._train_block(block, some, self.pass_settings(), lambda _: None, lambda: None)
         seconds = self.cursor.seconds * rows.n_rows / max(len(some), 1)
-        for array in self.state()[1].values():
+        for array in self.state().values():
             array[...] = 0
         self.learner.clock[:] = NEW_CLOCK
         self.cursor = Cursor(self.n_passes)
         return seconds
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Where training is and the arrays that it has changed; `restore` goes on from there with the same bits."""
+    def state(self) -> dict[str, np.ndarray]:
+        """What training changes; with the cursor and n_passes `restore` goes on from there with the same bits."""
         learner = self.learner
-        arrays = {
+        return {
             "dense_rows": learner.weights.dense_rows,
             "values": learner.weights.values,
             "dense_sums": learner.dense_sums,
@@ -268,11 +286,13 @@ class Trainer:
             "clock": learner.clock,
             "norms": learner.norms,
         }
-        return asdict(self.cursor) | {"n_passes": self.n_passes}, arrays
+
+    def write_arrays(self, folder: Path) -> dict[str, str]:
+        return write_arrays(folder, self.state())
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Take over a `state` of the same rows and settings, after `grow`."""
-        mine = self.state()[1]
+        mine = self.state()
         for name, array in arrays.items():
             if name not in mine or (array.shape, array.dtype) != (mine[name].shape, mine[name].dtype):
                 raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
@@ -280,23 +300,9 @@ class Trainer:
         self.n_passes = facts["n_passes"]
         self.cursor = Cursor(**{name: value for name, value in facts.items() if name != "n_passes"})
 
-    def _pass_settings(self) -> Settings:
-        config = self.config
-        is_sgd = config.algo.startswith("sgd")
-        k = min(config.k, self.n_labels)  # no row has more, and buffers are as large
-        return Settings(
-            rule=linear.RULES[config.algo],
-            k=k,
-            n_lowered=k if config.spread and is_sgd else 0,
-            eta=config.eta if is_sgd else 1.0,
-            decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
-            radius=config.radius,
-            perturbed=config.tau > 0,
-            averaging=config.average_from > 0 and self.cursor.number >= min(config.average_from, config.epochs),
-            noise_key=np.random.default_rng([config.seed, self.cursor.number, 1]).integers(2**63, dtype=np.uint64),
-            label_weights=self.label_weights,
-            n_frozen=self.n_frozen,
-        )
+    def pass_settings(self) -> Settings:
+        number = self.cursor.number
+        return pass_settings(self.config, number, self.n_labels, self.label_weights)._replace(n_frozen=self.n_frozen)
 
     def weights(self) -> Weights:
         """The mean of the weights after every batch since averaging began; the last ones if it has not."""
@@ -335,9 +341,36 @@ class Trainer:
             )
 
 
-def new_learner(start: Weights) -> Learner:
-    """A learner that starts from sparse rows; their pattern, zeros too, is its support."""
-    weights = lay_out(start)
+def tail_weights(label_counts: np.ndarray, n_rows: int) -> np.ndarray:
+    """a_l = c q_l^TAIL_POWER, q_l the inverse propensity of a label.
+
+    c makes the mean over all relevant labels of all rows 1, so that eta keeps its meaning.
+    """
+    weights = metrics.inverse_propensities(label_counts, n_rows, *metrics.PROPENSITY) ** TAIL_POWER
+    return weights / np.average(weights, weights=label_counts)
+
+
+def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights: np.ndarray) -> Settings:
+    """What the kernels are told for pass `number` of a model with so many labels."""
+    is_sgd = config.algo.startswith("sgd")
+    k = min(config.k, n_labels)  # no row has more, and buffers are as large
+    return Settings(
+        rule=linear.RULES[config.algo],
+        k=k,
+        n_lowered=k if config.spread and is_sgd else 0,
+        eta=config.eta if is_sgd else 1.0,
+        decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
+        radius=config.radius,
+        perturbed=config.tau > 0,
+        averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),
+        noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
+        label_weights=label_weights,
+    )
+
+
+def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
+    """A learner that starts from sparse rows; their pattern, zeros too, is its support. See lay_out for `is_dense`."""
+    weights = lay_out(start, is_dense)
     mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
     fill_mask(start.offsets, start.labels, weights.dense_of, mask)
     norms = np.zeros(linear.FEATURE_GROUPS)
