@@ -27,3 +27,24 @@ def shared_data():
     if not folder.is_dir():
         pytest.skip("needs ../shared/data (real data sets, not shipped)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A real Ray cluster of three nodes with two cores each, all on this machine; one for all tests."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
+    from ray.cluster_utils import Cluster
+
+    # Nodes that are gone are noticed sooner, and no process is started before it has something to do.
+    quick = {
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 3,
+        "prestart_worker_first_driver": False,
+        "enable_worker_prestart": False,
+    }
+    node = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"_system_config": quick})
+    for _ in range(2):
+        cluster.add_node(**node)
+    yield cluster
+    cluster.shutdown()

@@ -3,11 +3,13 @@
 import argparse
 import csv
 import datetime
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
+from xmlpreck.cli.engine import RayEngine, add_engine_options, engine_of, place_of, refuse_text
 from xmlpreck.cli.options import add_command, note, open_rows, show, whole_number, whole_numbers
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ def add_judging_commands(commands: Any) -> None:
         help="predictions of any tool (see docs/evaluation.md), or a model directory",
     )
     evaluate.add_argument("--per-label", metavar="FILE", help="also write the counts of every label, as .csv")
+    add_engine_options(evaluate)
     compare = add_command(
         commands, "compare", compare_command, "compare predictions on the same rows, each with the first"
     )
@@ -190,11 +193,19 @@ def tell(rankings: "Rankings", trial: Trial) -> None:
 def evaluate_command(args: argparse.Namespace) -> None:
     if args.per_label and Path(args.per_label).suffix != ".csv":
         raise config.InputError(f"{args.per_label}: the counts of labels are written as .csv")
+    engine = engine_of(args)
+    if engine is not None:
+        if not Path(args.pred).is_dir():
+            raise config.InputError(
+                f"{args.pred}: is no model directory, so there is nothing for --engine ray to predict"
+            )
+        refuse_text(args)
     from xmlpreck import evaluation, metrics, tables
 
     trial = open_trial(args)
-    rankings = trial.open_rankings(args.pred)
-    scores = evaluation.measure(trial.rows, rankings.blocks(), trial.new_meter(), trial.pairs, progress=True)
+    with ExitStack() as until_judged:
+        rankings = trial.open_rankings(args.pred) if engine is None else rankings_on_ray(trial, engine, until_judged)
+        scores = evaluation.measure(trial.rows, rankings.blocks(), trial.new_meter(), trial.pairs, progress=True)
     tell(rankings, trial)
     if args.per_label:
         write_label_counts(args.per_label, scores, trial)
@@ -203,6 +214,26 @@ def evaluate_command(args: argparse.Namespace) -> None:
         f"{args.convention}: {metrics.CONVENTIONS[args.convention].text}"
     )
     show(args, scores.to_dict(), f"{about}\n{tables.scores_text(scores)}")
+
+
+def rankings_on_ray(trial: Trial, engine: RayEngine, until_judged: ExitStack) -> "Rankings":
+    """The labels that a model directory gives the rows, predicted on a cluster."""
+    from xmlpreck.cluster.prediction import ClusterRankings, predict_rows
+    from xmlpreck.evaluation import BLOCK_ROWS
+    from xmlpreck.prediction import Choice
+
+    args = trial.args
+    found = predict_rows(
+        until_judged.enter_context(engine.connect()),
+        args.pred,
+        place_of(args, trial.rows),
+        trial.rows,
+        Choice(max(trial.ks)),
+        BLOCK_ROWS,
+        label_shards=engine.label_shards,
+        n_threads=whole_number("--threads", args.threads, least=0),
+    )
+    return ClusterRankings(args.pred, (top for _, top in found))
 
 
 def compare_command(args: argparse.Namespace) -> None:

@@ -3,14 +3,17 @@
 import argparse
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
+from xmlpreck.cli.engine import RayEngine, add_engine_options, engine_of, place_of, refuse_text
 from xmlpreck.cli.options import add_command, any_number, columns_of, open_rows, positive_number, show, whole_number
 
 if TYPE_CHECKING:
+    from xmlpreck.formats import TopK
     from xmlpreck.model import LinearScorer
     from xmlpreck.prediction import Batch, Choice
     from xmlpreck.shards import RowSource
@@ -46,6 +49,7 @@ def add_serving_commands(commands: Any) -> None:
         help="for hundreds of thousands of labels: score only those brought up by the INT strongest of each feature",
     )
     predict.add_argument("--verify", action="store_true", help="check the sha256 of the model's files first")
+    add_engine_options(predict)
     prune = add_command(commands, "prune", prune_command, "write a smaller copy of a model", needs_data=False)
     prune.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
     prune.add_argument("--threshold", metavar="NUMBER", help="drop weights smaller than this")
@@ -76,14 +80,28 @@ def add_serving_commands(commands: Any) -> None:
 
 
 def predict_command(args: argparse.Namespace) -> None:
-    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    from xmlpreck import formats, prediction, shards
-    from xmlpreck.formats.files import write_lines
-    from xmlpreck.formats.prediction_output import json_lines
-    from xmlpreck.model.scorer import BLOCK_ROWS, LinearScorer
+    engine = engine_of(args)
+    from xmlpreck import formats, shards
 
     shards.give_memory_back()
-    kind = args.out if args.out == "-" else formats.prediction_kind(args.out)  # before any work
+    if args.out != "-":
+        formats.prediction_kind(args.out)  # refuses an unknown one before any work
+    with ExitStack() as until_written:
+        if engine is None:
+            write_predictions(args, *predict_here(args))
+        else:
+            write_predictions(args, *predict_on_ray(args, engine, until_written))
+
+
+# The model, at most so many labels a row, and the rows' names and labels block by block.
+Found = tuple["LinearScorer", int, Iterable[tuple[Sequence[Any], "TopK"]]]
+
+
+def predict_here(args: argparse.Namespace) -> Found:
+    n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
+    from xmlpreck import formats, prediction
+    from xmlpreck.model.scorer import BLOCK_ROWS, LinearScorer
+
     scorer = LinearScorer.load(args.model, args.verify)
     choice = read_choice(args, scorer)
     n_rows, batches = row_batches(args, scorer)
@@ -94,17 +112,54 @@ def predict_command(args: argparse.Namespace) -> None:
         opened = formats.open_predictions(args.candidates, n_rows, scorer.n_labels)
         candidates = opened.blocks(BLOCK_ROWS)
     found = prediction.predict_batches(scorer, batches, choice, n_threads, n_rows, candidates, progress=args.out != "-")
-    if kind == "-":
+    return scorer, choice.k, found
+
+
+def predict_on_ray(args: argparse.Namespace, engine: RayEngine, until_written: ExitStack) -> Found:
+    n_threads = whole_number("--threads", args.threads, least=0)
+    for flag, value in (("--candidates", args.candidates), ("--shortlist", args.shortlist)):
+        if value is not None:
+            raise config.InputError(f"{flag} works on one machine only: leave out {flag} or --engine ray")
+    refuse_text(args)
+    from xmlpreck.cluster.parts import open_without_weights
+    from xmlpreck.cluster.prediction import predict_rows
+    from xmlpreck.model.scorer import BLOCK_ROWS
+
+    scorer = open_without_weights(args.model, args.verify)
+    choice = read_choice(args, scorer)
+    rows = open_rows(args, args.split)
+    found = predict_rows(
+        until_written.enter_context(engine.connect()),
+        args.model,
+        place_of(args, rows),
+        rows,
+        choice,
+        BLOCK_ROWS,
+        label_shards=engine.label_shards,
+        n_threads=n_threads,
+        progress=args.out != "-",
+    )
+    return scorer, choice.k, found
+
+
+def write_predictions(
+    args: argparse.Namespace, scorer: "LinearScorer", k: int, found: "Iterable[tuple[Sequence[Any], TopK]]"
+) -> None:
+    from xmlpreck import formats
+    from xmlpreck.formats.files import write_lines
+    from xmlpreck.formats.prediction_output import json_lines
+
+    if args.out == "-":
         for ids, top in found:
             print("\n".join(json_lines(top, scorer.label_names, ids)), flush=True)
         return
-    if kind == ".jsonl":  # unlike the other kinds it tells what the rows are called
+    if formats.prediction_kind(args.out) == ".jsonl":  # unlike the other kinds it tells what the rows are called
         write_lines(args.out, (line for ids, top in found for line in json_lines(top, scorer.label_names, ids)))
         show(args, {"out": args.out}, args.out)
         return
     tops = (top for _, top in found)
     n_rows = formats.write_prediction_blocks(args.out, tops, scorer.n_labels, scorer.label_names)
-    result = {"out": args.out, "n_rows": n_rows, "topk": min(choice.k, scorer.n_labels)}
+    result = {"out": args.out, "n_rows": n_rows, "topk": min(k, scorer.n_labels)}
     show(args, result, f"{args.out}: {result['topk']} labels for each of {n_rows:,} rows")
 
 

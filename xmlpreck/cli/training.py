@@ -8,14 +8,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from xmlpreck import config
+from xmlpreck.cli.engine import add_engine_options, engine_of, place_of, refuse_text
 from xmlpreck.cli.options import Stopped, add_command, columns_of, note, open_rows, positive_number, show
 
 if TYPE_CHECKING:
+    from xmlpreck.cluster.session import Session
     from xmlpreck.model import LinearScorer
     from xmlpreck.shards import RowSource
     from xmlpreck.text import TextVectorizer
@@ -53,12 +55,14 @@ def add_training_commands(commands: Any) -> None:
         default=True,
         help="choose tau, k, spread, eta, epochs and prune on held-out rows first, if not given; costs about 2 passes",
     )
+    add_engine_options(train)
+    train.set_defaults(split="train")
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     train.add_argument(
         "--checkpoint-minutes",
         metavar="N",
-        help="minutes between checkpoints within a pass (default: 10); there is one after every pass",
+        help="minutes between checkpoints within a pass (default: 10); a pass that took long ends with one, too",
     )
     train.add_argument(
         "--sweep",
@@ -79,7 +83,10 @@ def plan_command(args: argparse.Namespace) -> None:
 
 
 def train_command(args: argparse.Namespace) -> None:
+    engine = engine_of(args)
     if args.sweep:
+        if engine is not None:
+            raise config.InputError("--sweep trains on this machine only: leave out --engine ray")
         sweep_command(args)
         return
     settings, source = read_settings(args)
@@ -88,10 +95,12 @@ def train_command(args: argparse.Namespace) -> None:
     folder = Path(args.out or Path("runs") / catalog.describe(args.data))
     model.check_target(folder)
     progress = sys.stderr if args.json else sys.stdout
-    with kept_safe(args, folder) as safety:
+    if engine is not None:
+        refuse_text(args)
+    with kept_safe(args, folder) as safety, engine.connect() if engine else nullcontext() as session:
         data, vectorizer = open_training(args, settings)
         print(f"{describe_data(args, data)}; settings: {source}", file=progress)
-        scorer, result = train_one(args, settings, data, vectorizer, folder, progress, safety)
+        scorer, result = train_one(args, settings, data, vectorizer, folder, progress, safety, session)
     if has_test(args):
         test = open_rows(args, "test", scorer)
         result["test"] = score(scorer, test, settings)
@@ -210,27 +219,38 @@ def train_one(
     folder: Path,
     progress: TextIO,
     safety: "Safety",
+    session: "Session | None" = None,
 ) -> "tuple[LinearScorer, dict[str, Any]]":
-    """Train, tell the plan and every pass, save."""
-    from xmlpreck import catalog, train
+    """Train, on a cluster if there is a session, tell the plan and every pass, save."""
+    from xmlpreck import catalog, shards, train
 
     def tell(text: str) -> None:
         print(text, file=progress, flush=True)
 
+    def on_pass(facts: "PassFacts") -> None:
+        tell(pass_line(facts))
+
     settings, tuning = choose_settings(args, settings, data, safety, tell)
     tell(describe_settings(settings))
-    scorer = train.fit(
-        data,
-        settings,
-        lambda facts: tell(pass_line(facts)),
-        progress=True,
-        safety=safety,
-        on_plan=lambda plan: tell(plan_text(plan)),
-        tuning=tuning,
-    )
+    engine = engine_of(args)
+    if engine is not None and session is not None:
+        from xmlpreck.cluster import training
+
+        n_shards, rows = engine.label_shards, place_of(args, data)
+        scorer = training.fit(session, rows, data, settings, n_shards, safety, on_pass, progress=True, tuning=tuning)
+    else:
+        scorer = train.fit(
+            data,
+            settings,
+            on_pass,
+            progress=True,
+            safety=safety,
+            on_plan=lambda plan: tell(plan_text(plan)),
+            tuning=tuning,
+        )
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
     # What `report` needs to find the rows again.
-    place = str(Path(args.data).resolve()) if Path(args.data).exists() else args.data
+    place = str(Path(args.data).resolve()) if Path(args.data).exists() else shards.without_secrets(args.data)
     columns = {"text_column": args.text_column, "labels_column": args.labels_column, "format": args.format}
     scorer.info["data"] |= {"name": catalog.describe(args.data), "place": place, **columns}
     n_bytes = scorer.save(folder)
@@ -254,7 +274,7 @@ def choose_settings(
         return settings, None
     saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
     if saved is not None:
-        evidence = saved[0].get("tuning")
+        evidence = saved.about.get("tuning")
         chosen = evidence["chosen"] if evidence else {}
         chosen = {name: value for name, value in chosen.items() if name not in settings.fixed}
         return dataclasses.replace(settings, train=dataclasses.replace(settings.train, **chosen)), evidence
@@ -344,9 +364,10 @@ def plan_text(plan: "Plan") -> str:
 
 def pass_line(facts: "PassFacts") -> str:
     heldout = f"  held out {format_scores(facts.heldout)}" if facts.heldout else ""
+    waiting = "" if facts.communication is None else f"  communication {100 * facts.communication:.0f}%"
     return (
         f"pass {facts.number}: surrogate {facts.surrogate:.4f}  mistakes {facts.mistakes:.4f}  gap {facts.gap:.4f}  "
-        f"updated {facts.updated:,}{heldout}  {facts.rows_per_second:,.0f} rows/s"
+        f"updated {facts.updated:,}{heldout}  {facts.rows_per_second:,.0f} rows/s{waiting}"
     )
 
 

@@ -1,0 +1,131 @@
+"""Some labels of a model: how many parts, where they are cut, and how the parts' predictions become one."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from xmlpreck.calibration import Calibration, is_saved
+from xmlpreck.cluster.session import Session
+from xmlpreck.config import InputError, from_dict
+from xmlpreck.formats import TopK
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import no_weights
+from xmlpreck.model import LinearScorer, ModelError
+from xmlpreck.model.directory import ARRAYS, check_arrays, check_count, check_hashes, read_about, read_names
+
+MODEL_SHARE = 1.5  # of a model's bytes must fit a node, which has rows and buffers, too
+CHUNK = 1 << 24  # weights that are looked at together as labels are counted and cut
+
+
+class Part(NamedTuple):
+    """The labels `first` to `last - 1`; a worker that has all labels has no Part."""
+
+    first: int
+    last: int
+    n_weights: int
+
+
+def open_without_weights(folder: str | Path, verify: bool = False) -> LinearScorer:
+    """All of a model but its weights and features: enough to write predictions, and small for any number of labels."""
+    folder = Path(folder)
+    about = read_about(folder)
+    if verify:
+        check_hashes(folder, about.get("sha256"))
+    try:
+        rows = from_dict({"rows": about["rows"]}, "rows").rows
+        n_features, n_labels = (check_count(about[name]) for name in ("n_features", "n_labels"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / 'model.json'}: {error!r:.200}") from None
+    return LinearScorer(
+        no_weights(n_features + (rows.bias > 0), n_labels),
+        rows,
+        label_names=read_names(folder / "labels.txt", n_labels),
+        calibration=Calibration.load(folder, n_labels) if is_saved(folder) else None,
+    )
+
+
+def choose_parts(session: Session, folder: Path, n_labels: int, n_parts: int | None) -> list[Part | None]:
+    """As many label shards as asked for; unasked all labels in one, or as few as the smallest node can hold."""
+    if n_parts is None:
+        n_bytes = MODEL_SHARE * _bytes_in_memory(folder, n_labels)
+        smallest = min(session.nodes(), key=lambda node: node.memory)
+        n_parts = max(1, min(n_labels, -int(-n_bytes // max(smallest.memory, 1))))
+        if n_parts > 1:
+            needs = f"{folder} needs {n_bytes / 2**30:.1f} GB, but node {smallest.name} has "
+            session.tell(f"{needs}{smallest.memory / 2**30:.1f} GB: its labels are parted into {n_parts} label shards")
+    return [None] if n_parts == 1 else [*part_labels(folder, n_labels, n_parts)]
+
+
+def _map_arrays(folder: Path) -> list[np.ndarray]:
+    """The arrays of a model as they are on disk, held to what it takes to cut them."""
+    try:
+        arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in ARRAYS]
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: cannot be read: {error}") from None
+    offsets, labels, values = arrays
+    are_lists = all(array.ndim == 1 for array in arrays) and len(offsets) > 0
+    if not are_lists or offsets.dtype.str != "<i8" or labels.dtype.str not in ("<u2", "<i4"):
+        raise ModelError(f"{folder}: offsets and labels are not lists of whole numbers")
+    if (np.diff(offsets) < 0).any() or not offsets[0] == 0 <= offsets[-1] == len(labels) == len(values):
+        raise ModelError(f"{folder}: offsets do not rise from 0 to the number of weights")
+    return arrays
+
+
+def _bytes_in_memory(folder: Path, n_labels: int) -> int:
+    """8 for a weight, and 4 for each label where a feature has a dense row besides."""
+    offsets, labels, _ = _map_arrays(folder)
+    n_dense = int((np.diff(offsets) * linear.DENSE_SHARE_PREDICTING > n_labels).sum())
+    return 8 * len(labels) + 4 * n_dense * n_labels
+
+
+def part_labels(folder: Path, n_labels: int, n_parts: int) -> list[Part]:
+    """Contiguous labels for each part, with about the same number of weights."""
+    if n_parts > n_labels:
+        raise InputError(f"{n_labels} labels cannot be parted into {n_parts} label shards")
+    _, labels, _ = _map_arrays(folder)
+    counts = np.zeros(n_labels, np.int64)
+    for start in range(0, len(labels), CHUNK):
+        chunk = labels[start : start + CHUNK]
+        if chunk.min() < 0 or chunk.max() >= n_labels:
+            raise ModelError(f"{folder}: a label is not within 0 to {n_labels - 1}")
+        counts += np.bincount(chunk, minlength=n_labels)
+    before = np.concatenate([[0], np.cumsum(counts)])
+    # A label without weights costs something, too: its place among the scores.
+    costs = before + np.arange(n_labels + 1)
+    edges = np.searchsorted(costs, costs[-1] * np.arange(n_parts + 1) / n_parts)
+    edges = np.maximum.accumulate(edges - np.arange(n_parts + 1))
+    edges = np.minimum(edges, n_labels - n_parts) + np.arange(n_parts + 1)
+    return [Part(int(a), int(b), int(before[b] - before[a])) for a, b in pairwise(edges)]
+
+
+def load_part(folder: Path, part: Part) -> LinearScorer:
+    """The scorers of some labels; no other weights are ever in memory together."""
+    bare = open_without_weights(folder)
+    offsets, labels, values = _map_arrays(folder)
+    kept_labels, kept_values = np.empty(part.n_weights, np.int32), np.empty(part.n_weights, values.dtype)
+    kept_offsets = np.zeros(len(offsets), np.int64)
+    n_kept = 0
+    for start in range(0, len(labels), CHUNK):
+        chunk = labels[start : start + CHUNK]
+        kept = (chunk >= part.first) & (chunk < part.last)
+        before = np.concatenate([[0], np.cumsum(kept)])
+        inside = slice(*np.searchsorted(offsets, (start + 1, start + len(chunk) + 1)))
+        kept_offsets[inside] = n_kept + before[offsets[inside] - start]
+        end = n_kept + int(before[-1])
+        kept_labels[n_kept:end], kept_values[n_kept:end] = chunk[kept] - part.first, values[start : start + CHUNK][kept]
+        n_kept = end
+    arrays = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
+    weights = check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
+    return LinearScorer(weights, bare.rows)
+
+
+def merge(parts: Sequence[TopK], k: int) -> TopK:
+    """The k best of all parts, which stand by rising labels: a stable sort leaves the lower of two equals first."""
+    if len(parts) == 1:
+        return parts[0]
+    labels, scores = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return TopK(np.take_along_axis(labels, best, axis=1), np.take_along_axis(scores, best, axis=1))

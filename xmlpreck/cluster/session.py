@@ -1,0 +1,155 @@
+"""A Ray cluster for the time of one command: joined or started, its nodes, and errors in one line."""
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from xmlpreck.config import InputError, n_cores
+
+NAMESPACE = "xmlpreck"
+CONNECT_SECONDS = 5.0  # for a connection to the cluster's port
+ANSWER_SECONDS = 120.0  # for every node's first answer: it starts a process of Python
+
+Tell = Callable[[str], None]
+
+
+class Node(NamedTuple):
+    """A machine of the cluster, or what Ray takes for one; memory is what Ray gives to tasks and actors there."""
+
+    id: str
+    name: str
+    n_cpus: int
+    memory: int  # bytes
+    object_store: int  # bytes
+
+
+class Session:
+    """A cluster that this process is connected to."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.job = str(ray.get_runtime_context().get_job_id())  # tells the actors of two commands apart
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive and have a core to work with, by name."""
+        found = [_node(about) for about in ray.nodes() if about["Alive"]]
+        nodes = sorted((node for node in found if node.n_cpus), key=lambda node: node.name)
+        if not nodes:
+            raise InputError("no node of the cluster has a CPU for tasks: add one with ray start --address")
+        return nodes
+
+    def check_versions(self) -> None:
+        """Every node must have our version of xmlpreck and of Python: others may give other bits, or none at all."""
+        ask = _version_question()
+        here, nodes = ask(), self.nodes()
+        answers = [ray.remote(ask).options(num_cpus=0, **on_node(node)).remote() for node in nodes]
+        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
+        for node, answer in zip(nodes, answers, strict=True):
+            if answer not in ready:
+                raise InputError(f"node {node.name} has not answered for {ANSWER_SECONDS:.0f} s: see ray status")
+            if (there := result_of(answer)) != here:
+                raise InputError(f"node {node.name} has {there}, but here is {here}: install the same on all nodes")
+
+
+def _version_question() -> Callable[[], str]:
+    def versions() -> str:  # a local function travels as code, and so answers where there is no xmlpreck, too
+        try:
+            from xmlpreck import __version__
+        except ImportError:
+            __version__ = "not installed"
+        return f"xmlpreck {__version__}, Python {'.'.join(platform.python_version_tuple()[:2])}"
+
+    return versions
+
+
+def _node(about: dict[str, Any]) -> Node:
+    has = about["Resources"]
+    return Node(
+        about["NodeID"],
+        _name(about["NodeManagerHostname"], about["NodeID"]),
+        int(has.get("CPU", 0)),
+        int(has.get("memory", 0)),
+        int(has.get("object_store_memory", 0)),
+    )
+
+
+def _name(host: str, node_id: str) -> str:
+    """Hosts may have the same name; the id is the one that `ray list nodes` begins with."""
+    return f"{host} ({node_id[:8]})"
+
+
+def on_node(node: Node, soft: bool = False) -> dict[str, Any]:
+    """Options of a task or actor that runs on a node, or if `soft` elsewhere when that node is gone."""
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=soft)}
+
+
+def this_node() -> str:
+    """On a node: its name, as in Session.nodes."""
+    return _name(platform.node(), str(ray.get_runtime_context().get_node_id()))
+
+
+def need_path(path: str) -> None:
+    """On a node: refuse a path that is not there; what the driver sees need not be on every node."""
+    if not Path(path).exists():
+        what = "is not there: put it on a shared filesystem or an object store"
+        raise InputError(f"node {this_node()}: {path}: {what}")
+
+
+def result_of(answer: Any) -> Any:
+    """What a task returned; a user's error as it was raised on the node."""
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, InputError):
+            raise error.cause from None
+        raise
+
+
+@contextmanager
+def connect(address: str | None, tell: Tell) -> Iterator[Session]:
+    """Join the cluster at `address` or RAY_ADDRESS; without one, start Ray on this machine until the end.
+
+    An address (auto, host:port, ray://host:port) never starts anything: where no cluster is, that is an error.
+    """
+    flag, given = ("--address", address) if address else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
+    if not given or given == "local":
+        tell(f"Ray starts on this machine, with {n_cores()} cores, for the time of this command")
+        dashboard = _init("local", "Ray does not start on this machine", "ray start may tell why", num_cpus=n_cores())
+    else:
+        advice = f"start one with ray start --head, or leave {flag} out"
+        dashboard = _init(given, f"no Ray cluster at {given}", advice)
+    if dashboard:
+        tell(f"dashboard: http://{dashboard}")
+    try:
+        session = Session(tell)
+        session.check_versions()
+        yield session
+    finally:
+        ray.shutdown()  # disconnects; what `local` started, it stops
+
+
+def _init(address: str, trouble: str, advice: str, **more: Any) -> str:
+    """Connect; returns the address of the dashboard, or nothing."""
+    try:
+        _need_listener(address)
+        context = ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **more)
+    except (Exception, SystemExit) as error:  # Ray raises of every kind, and leaves the process when nobody answers
+        said = " ".join(str(error).split())[:200].rstrip(".")
+        raise InputError(f"{trouble} ({said}): {advice}") from None
+    return context.dashboard_url or ""
+
+
+def _need_listener(address: str) -> None:
+    """Ray itself tries for two minutes, and writes warnings meanwhile, when nothing listens at an address."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname is not None and place.port is not None:
+        socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()

@@ -1,0 +1,226 @@
+"""One shard of the labels, on a node: its weights, and what it does with each batch of rows, which it reads itself."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmlpreck.cluster.rows import Place
+from xmlpreck.cluster.session import this_node
+from xmlpreck.config import RunConfig
+from xmlpreck.formats import TopK
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Proposals, Rows, new_proposals, new_work, run_team
+from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.model.layout import ANY_SIZE
+from xmlpreck.shards import give_memory_back, read_blocks
+from xmlpreck.shards.sets import file_sha256
+from xmlpreck.support import find_support
+from xmlpreck.train.checkpoint import CheckpointError, read_arrays, write_arrays
+from xmlpreck.train.plan import Plan, default_limit, plan_run
+from xmlpreck.train.run import Survey, open_training_rows
+from xmlpreck.train.trainer import Cursor, Trainer, pass_settings, shuffled_blocks
+
+
+class Pairs(NamedTuple):
+    """The steps of a batch for one shard: row i has those from offsets[i] on, labels by their ids in the shard."""
+
+    offsets: np.ndarray  # (n_rows + 1) int64
+    labels: np.ndarray  # int32
+    steps: np.ndarray
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for array in self)
+
+
+class Census(NamedTuple):
+    """How many rows have each label and each feature."""
+
+    label_counts: np.ndarray
+    feature_counts: np.ndarray
+
+
+class Answer(NamedTuple):
+    """What a shard says to a part of a batch, and the seconds that it took for that."""
+
+    proposals: Proposals
+    seconds: float
+
+
+class LabelShard:
+    """An actor with the weights of some labels. Calls come in order; what they did can be done again by another."""
+
+    def __init__(self, number: int, place: Place, config: RunConfig, n_threads: int) -> None:
+        give_memory_back()
+        self.number, self.n_threads = number, n_threads
+        self.config = replace(config, train=replace(config.train, threads=n_threads))
+        self.source = place.open()
+
+    def count(self, blocks: Sequence[int]) -> Census:
+        """A census of some blocks of the training rows."""
+        rows, _ = open_training_rows(self.source, self.config)
+        labels, features = np.zeros(rows.n_labels, np.int64), np.zeros(rows.n_features, np.int64)
+        for _, block in read_blocks(rows.source, rows.block_rows, blocks):
+            labels += np.bincount(block.labels.indices, minlength=len(labels))
+            features[: block.rows.shape[1]] += np.bincount(block.rows.indices, minlength=block.rows.shape[1])
+        return Census(labels, features)
+
+    def find_support(self, labels: range, with_survey: bool) -> tuple[np.ndarray, dict[str, object] | None]:
+        """Which features these labels may use; returns how many labels each feature has here, and a survey of all
+        rows if wanted."""
+        self.labels = labels
+        self.rows, self.heldout = open_training_rows(self.source, self.config, labels)
+        survey = Survey()
+        every_block = range(self.rows.n_blocks)
+        blocks = self.rows.blocks(every_block, survey.add) if with_survey else self.rows.blocks(every_block)
+        sizes = (self.rows.n_features, self.rows.n_labels, self.n_threads)
+        self.support = find_support((block for _, block in blocks), *sizes)
+        if with_survey:
+            survey.check_labels()
+        return np.diff(self.support.offsets), survey.to_dict() if with_survey else None
+
+    def prepare(self, is_dense: np.ndarray) -> tuple[str, Plan]:
+        """Weights of 0, dense for the features that have many labels among all shards; returns what will be needed."""
+        limit, has_heldout = default_limit(), self.heldout.n_rows > 0
+        plan = plan_run(self.support, self.rows, self.config.train, has_heldout, limit, is_dense)
+        self.trainer = Trainer(self.support, self.config.train, is_dense=is_dense)
+        del self.support
+        return this_node(), plan
+
+    def start(self, label_counts: np.ndarray) -> None:
+        """The state before the first pass; counts are of this shard's labels."""
+        self.trainer.start_at_centroids(self.rows, label_counts)
+
+    def begin_pass(self, cursor: Cursor, batch: int) -> None:
+        """Begin a pass, or go on in the midst of it; the next batch has this number."""
+        train = self.config.train
+        self.trainer.cursor = cursor
+        no_weights = np.zeros(0, np.float32)  # who chooses the steps knows them
+        first_block = self.labels.start // linear.BLOCK
+        settings = pass_settings(train, cursor.number, self.source.n_labels, no_weights)
+        self.settings = settings._replace(first_block=first_block)
+        self.batches = self._batches(replace(cursor))
+        self.batch = batch - 1
+
+    def _batches(self, cursor: Cursor) -> Iterator[tuple[Rows, np.ndarray, np.uint64]]:
+        """(rows, those of the batch in order, key of the noise) of each batch that the pass has before it."""
+        n_done = cursor.n_rows
+        for start, block, order in shuffled_blocks(self.rows, self.config.train.seed, cursor):
+            for first in range(n_done, len(order), self.config.train.batch_rows):
+                batch = order[first : first + self.config.train.batch_rows]
+                yield block, batch, self.settings.noise_key + np.uint64(start)
+            n_done = 0
+
+    def propose(self, batch: int, part: int, n_parts: int, pairs: Pairs | None) -> Answer:
+        """Apply the steps of the batch before, if they come along; then score a part of the batch."""
+        began = time.perf_counter()
+        if pairs is not None:
+            self._apply(pairs)
+        if batch != self.batch:
+            self._next_batch()
+        rows, order, noise_key = self.current
+        size = -(-len(order) // n_parts)
+        mine = order[part * size : (part + 1) * size]
+        proposals = new_proposals(np.diff(rows.label_offsets)[mine], self.settings.k)
+        settings, learner, noise = self.settings._replace(noise_key=noise_key), self.trainer.learner, self.trainer.noise
+        claimed, most_labels = np.zeros(1, np.int64), int(np.diff(proposals.pos_offsets).max(initial=0))
+
+        def work(me: int) -> None:
+            buffers = new_work(len(self.labels), settings.k, most_labels)
+            linear.propose_rows(rows, mine, learner, settings, noise, buffers, claimed, proposals)
+
+        run_team(self.n_threads, work)
+        return Answer(proposals, time.perf_counter() - began)
+
+    def _next_batch(self) -> None:
+        self.current = next(self.batches)
+        self.batch += 1
+
+    def _apply(self, pairs: Pairs) -> None:
+        rows, order, _ = self.current
+        learner, n_threads = self.trainer.learner, self.n_threads
+        pairs = Pairs(*map(np.array, pairs))  # Ray's arrays are read-only: other types, for which numba would compile
+        run_team(n_threads, lambda me: linear.apply_rows(me, n_threads, rows, order, learner, *pairs))
+        clock = learner.clock
+        if self.settings.averaging:
+            clock[linear.ELAPSED] += clock[linear.SCALE]
+            clock[linear.AVERAGED] += 1
+        clock[linear.STEPS] += 1
+
+    def apply(self, pairs: Pairs) -> None:
+        """The steps of the batch that was proposed last."""
+        self._apply(pairs)
+
+    def replay(self, batches: Sequence[Pairs]) -> None:
+        """Batches whose steps are known already: nothing has to be scored."""
+        for pairs in batches:
+            self._next_batch()
+            self._apply(pairs)
+
+    def check_finite(self) -> None:
+        self.trainer.check_finite()
+
+    def write(self, folder: Path) -> dict[str, str]:
+        """This shard's part of a checkpoint; returns the sha256 of its files."""
+        return _written(folder, self.trainer.state(), self.number)
+
+    def restore(self, folder: Path) -> None:
+        """Take over this shard's part of a checkpoint."""
+        prefix = part_prefix(self.number)
+        try:
+            arrays = read_arrays(folder, prefix)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"node {this_node()}: {folder}: cannot be read: {error}") from None
+        if arrays.keys() != self.trainer.state().keys():
+            raise CheckpointError(
+                f"node {this_node()}: {folder}: has no {prefix}*: --out must be on a filesystem that all nodes share"
+            )
+        cursor = self.trainer.cursor
+        self.trainer.restore(asdict(cursor) | {"n_passes": 0}, arrays)
+
+    def predict_heldout(self, start: int, stop: int, k: int) -> TopK:
+        """The best labels of this shard for some held-out rows, by the mean of the weights so far."""
+        rows = self.heldout.read(start, stop).rows
+        top = LinearScorer(self.trainer.weights(), self.config.rows).predict_topk(
+            rows, min(k, len(self.labels)), self.n_threads
+        )
+        return top._replace(labels=np.where(top.labels < 0, -1, top.labels + np.int32(self.labels.start)))
+
+    def finish(self, folder: Path) -> dict[str, str]:
+        """Write the weights that came out, pruned if asked for, feature by feature."""
+        sparse = all_sparse(self.trainer.finish(), least=max(self.config.train.prune, ANY_SIZE))
+        arrays = {"offsets": sparse.offsets, "labels": sparse.labels, "values": sparse.values}
+        return _written(folder, arrays, self.number)
+
+
+def part_prefix(number: int) -> str:
+    return f"part-{number:05d}."
+
+
+def _written(folder: Path, arrays: dict[str, Any], number: int) -> dict[str, str]:
+    """Write arrays of a shard; they are on the disk, not only on their way, when this returns."""
+    try:
+        hashes = write_arrays(folder, arrays, part_prefix(number))
+        for name in hashes:
+            with open(folder / name, "rb") as file:
+                os.fsync(file.fileno())
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"node {this_node()}: {folder.parent}: is not there: --out must be on a filesystem that all nodes share"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"node {this_node()}: {folder}: cannot be written: {error.strerror or error}") from None
+    return hashes
+
+
+def check_part(folder: Path, number: int, hashes: dict[str, str]) -> dict[str, np.ndarray]:
+    """The arrays of a part that another node wrote; they must be as they were there."""
+    for name, digest in hashes.items():
+        if file_sha256(folder / name) != digest:
+            raise CheckpointError(f"{folder / name}: has changed on its way: is --out on a filesystem that all share?")
+    return read_arrays(folder, part_prefix(number))

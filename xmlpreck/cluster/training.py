@@ -1,0 +1,477 @@
+"""Training on a Ray cluster: the labels are divided among shards, and the driver chooses the steps of every batch.
+
+A shard scores its labels and sends the relevant labels' scores and its k best others. The driver merges them, chooses
+as one machine would, and sends (label, coefficient) pairs back. No score depends on the labels of another shard, and
+the order of sums is that of one machine: so are the bits.
+
+Who is lost is replaced: a new shard takes over the part of the last checkpoint and applies the steps chosen since, of
+which the driver keeps a log, while the others wait.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+
+from xmlpreck import metrics
+from xmlpreck.cluster.parts import merge
+from xmlpreck.cluster.rows import Place
+from xmlpreck.cluster.session import Session, on_node, result_of
+from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix
+from xmlpreck.config import InputError, RunConfig
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Batch, Proposals, Settings, Weights, new_batch, new_merged, sparse_weights
+from xmlpreck.model import LinearScorer, progress_bar
+from xmlpreck.model.layout import with_dense_rows
+from xmlpreck.model.scorer import BLOCK_ROWS
+from xmlpreck.shards import RowSource
+from xmlpreck.train import PassFacts, Plan, PreparedRows, Safety, TrainingError, format_bytes
+from xmlpreck.train.checkpoint import Saved, read_arrays
+from xmlpreck.train.run import Keeper, identity_of, open_training_rows, run_info
+from xmlpreck.train.trainer import Cursor, pass_settings, tail_weights
+
+# A batch is proposed in so many parts: while the driver merges one, the shards score the next.
+PARTS_A_BATCH = 2
+LOG_BYTES = 256 << 20  # of steps since the last checkpoint; with more, one is written
+REPLAYED = 64  # batches in a message
+MOST_TRIES = 4  # to bring one shard back, without a batch in between
+COUNT_STEPS = 64  # counts for which the expected support is worked out; between them it is interpolated
+
+
+def fit(
+    session: Session,
+    place: Place,
+    source: RowSource,
+    config: RunConfig,
+    label_shards: int | None,
+    safety: Safety,
+    on_pass: Callable[[PassFacts], None] = lambda facts: None,
+    progress: bool = False,
+    tuning: dict[str, Any] | None = None,
+) -> LinearScorer:
+    """What train.fit does, on a cluster; `source` is what the driver has opened of `place`."""
+    if safety.checkpoints is None:
+        raise TrainingError("training on a cluster needs checkpoints: lost shards are restored from them")
+    refuse_settings(config, safety)
+    rows, heldout = open_training_rows(source, config)
+    saved = safety.checkpoints.last() if safety.resume else None
+    edges = edges_of(saved, label_shards) if saved is not None else None
+    n_shards = len(edges) - 1 if edges else label_shards or min(len(session.nodes()), n_blocks_of(rows.n_labels))
+    check_shards(rows.n_labels, n_shards)
+    trainer = ClusterTrainer(session, place, rows, config, n_shards)
+    try:
+        survey = trainer.divide(edges)
+        keeper = Keeper(trainer, identity_of(config, survey) | {"edges": trainer.edges}, safety, tuning)
+        keeper.on_saved = trainer.saved_in
+        if saved is not None:
+            keeper.check(saved.about)
+            trainer.restore(saved.about["trainer"], saved.folder)
+            del saved  # its files are mapped
+        else:
+            trainer.start()
+        while trainer.n_passes < config.train.epochs:
+            facts = trainer.run_pass(progress, keeper.pause, keeper.save)
+            if heldout.n_rows:
+                facts = replace(facts, heldout=trainer.score_heldout(heldout))
+            on_pass(facts)
+            keeper.end_pass(facts)
+        weights = trainer.finish(safety.checkpoints.folder)
+    finally:
+        trainer.close()
+    return LinearScorer(
+        weights, config.rows, source.label_names, source.feature_names, run_info(config, survey, keeper)
+    )
+
+
+def edges_of(saved: Saved, label_shards: int | None) -> list[int]:
+    """Where the labels were cut in a run that goes on."""
+    edges = saved.about["identity"].get("edges")
+    if edges is None:
+        raise InputError(f"{saved.folder}: is of a run on one machine: resume it without --engine ray")
+    if label_shards not in (None, len(edges) - 1):
+        raise InputError(
+            f"{saved.folder}: has {len(edges) - 1} label shards: resume it with as many, not {label_shards}"
+        )
+    return edges
+
+
+def n_blocks_of(n_labels: int) -> int:
+    return -(-n_labels // linear.BLOCK)
+
+
+def check_shards(n_labels: int, n_shards: int) -> None:
+    n_blocks = n_blocks_of(n_labels)
+    if n_shards > n_blocks:
+        what = f"{n_labels} labels are {n_blocks} blocks of {linear.BLOCK}, and a shard has one or more"
+        raise InputError(f"--label-shards {n_shards}: {what}: ask for at most {n_blocks}")
+
+
+def refuse_settings(config: RunConfig, safety: Safety) -> None:
+    """What needs all weights in one place."""
+    if config.train.radius:
+        raise InputError("radius needs the length of all weights after every batch: leave it 0 with --engine ray")
+    if safety.fit_memory:
+        raise InputError("--fit-memory compares the weights of all labels: with --engine ray use more --label-shards")
+
+
+def expected_support(census: Census, n_rows: int) -> np.ndarray:
+    """How many features each label would have, if features fell to rows by chance: sum_f 1 - (1 - p_f)^count."""
+    most = max(int(census.label_counts.max(initial=0)), 1)
+    counts = np.unique(np.geomspace(1, most, COUNT_STEPS).round())
+    rare = np.log1p(-np.minimum(census.feature_counts[census.feature_counts > 0] / n_rows, 1 - 1e-9))
+    sizes = [float(-np.expm1(count * rare).sum()) for count in counts]
+    return np.interp(census.label_counts, [0, *counts], [0, *sizes])
+
+
+def cut_labels(costs: np.ndarray, n_shards: int) -> list[int]:
+    """Edges of contiguous shards of about the same cost; each begins at a whole block of the kernels."""
+    n_labels, n_blocks = len(costs), n_blocks_of(len(costs))
+    before = np.concatenate([[0], np.cumsum(np.add.reduceat(costs, np.arange(0, n_labels, linear.BLOCK)))])
+    # The nearest edge to each equal share, and at least one block for everyone.
+    edges = np.searchsorted((before[1:] + before[:-1]) / 2, before[-1] * np.arange(n_shards + 1) / n_shards)
+    edges[0], edges[-1] = 0, n_blocks
+    edges = np.maximum.accumulate(edges - np.arange(n_shards + 1))
+    edges = np.minimum(edges, n_blocks - n_shards) + np.arange(n_shards + 1)
+    return [min(int(edge) * linear.BLOCK, n_labels) for edge in edges]
+
+
+class Begin(NamedTuple):
+    """An entry of the log: a pass goes on from here, with a batch of this number."""
+
+    cursor: Cursor
+    batch: int
+
+
+class ClusterTrainer:
+    """The driver's side of training: shards on nodes, the choice of steps, and the log of those since a checkpoint."""
+
+    def __init__(self, session: Session, place: Place, rows: PreparedRows, config: RunConfig, n_shards: int) -> None:
+        self.session, self.place, self.rows, self.config, self.n_shards = session, place, rows, config, n_shards
+        self.nodes = session.nodes()
+        self.actors: list[Any] = []
+        self.n_hired = 0
+        self.tries = 0  # to bring a shard back, since the last batch
+        # What a new shard is told, as far as the others have come.
+        self.ranges: list[range] = []
+        self.is_dense: np.ndarray | None = None
+        self.started = False
+        self.base: Path | None = None  # the checkpoint that it begins with
+        self.log: list[Begin | list[Pairs]] = []  # and the steps since, for every shard
+        self.log_bytes = 0
+        self.pending: list[Pairs] | None = None  # the last of these, if they are not yet on their way
+
+        self.label_counts = np.zeros(0, np.int64)
+        self.label_weights = np.zeros(0, np.float32)
+        self.n_passes, self.cursor = 0, Cursor()
+        self.n_batches = 0  # of all passes
+
+    def divide(self, edges: list[int] | None) -> dict[str, object]:
+        """Give every shard its labels, of about equal support or as in a run before; returns a survey of the rows."""
+        self.actors = [self._hire(shard) for shard in range(self.n_shards)]
+        dealt = [(range(shard, self.rows.n_blocks, self.n_shards),) for shard in range(self.n_shards)]
+        counted = self._ask_all("count", each=dealt)
+        census = Census(*(np.sum(counts, axis=0) for counts in zip(*counted, strict=True)))
+        self.label_counts = census.label_counts
+        self.edges = edges or cut_labels(1 + expected_support(census, self.rows.n_rows), self.n_shards)
+        ranges = [range(first, last) for first, last in pairwise(self.edges)]
+        told = [(labels, shard == 0) for shard, labels in enumerate(ranges)]
+        lengths, surveys = zip(*self._ask_all("find_support", each=told), strict=True)
+        self.ranges = ranges
+        is_dense = np.sum(lengths, axis=0) * linear.DENSE_SHARE > self.rows.n_labels
+        self._tell_plan(self._ask_all("prepare", is_dense))
+        self.is_dense = is_dense
+        if self.config.train.favour == "tail":
+            self.label_weights = tail_weights(self.label_counts, self.rows.n_rows).astype(np.float32)
+        return surveys[0]
+
+    def _tell_plan(self, plans: list[tuple[str, Plan]]) -> None:
+        """What every node will need; more than it has is refused."""
+        n_weights = sum(plan.n_weights for _, plan in plans)
+        most = max(plan.n_weights for _, plan in plans) * len(plans) / max(n_weights, 1)
+        self.session.tell(f"{n_weights:,} weights in {len(plans)} label shards; the largest has {most:.2f} of the mean")
+        memory_of = {node.name: node.memory for node in self.nodes}
+        for name in dict.fromkeys(name for name, _ in plans):
+            here = [shard for shard, (node, _) in enumerate(plans) if node == name]
+            need = sum(plans[shard][1].peak_bytes for shard in here)
+            text = f"node {name}: label shards {', '.join(map(str, here))} need {format_bytes(need)} at the peak"
+            has = memory_of.get(name, need)
+            if need > has:
+                raise InputError(f"{text}, but Ray has {format_bytes(has)} there: use more nodes and --label-shards")
+            self.session.tell(f"{text}, of {format_bytes(has)}")
+
+    def start(self) -> None:
+        """A new run."""
+        self.started = True
+        counts = [(self.label_counts[labels.start : labels.stop],) for labels in self.ranges]
+        self._ask_all("start", each=counts, again=False)
+
+    def restore(self, facts: dict[str, Any], folder: Path) -> None:
+        """Go on from a checkpoint."""
+        self.started, self.base = True, folder
+        self._ask_all("restore", folder, again=False)
+        self.n_passes = facts["n_passes"]
+        self.cursor = Cursor(**{name: value for name, value in facts.items() if name != "n_passes"})
+        self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][linear.STEPS])
+
+    # --- a pass ------------------------------------------------------------------------------------------------------
+
+    def run_pass(self, progress: bool, pause: Callable[[], None], save: Callable[[], None]) -> PassFacts:
+        """Train once on all rows, or go on with a pass that was begun; see Trainer.run_pass.
+
+        `save` is called when the log has grown too long.
+        """
+        if self.cursor.number == self.n_passes:
+            self.cursor = Cursor(self.n_passes + 1)
+        cursor = self.cursor
+        settings = pass_settings(self.config.train, cursor.number, self.rows.n_labels, self.label_weights)
+        self._begin(0)
+        busy = spent = 0.0
+        with progress_bar(self.rows.n_rows, f"pass {cursor.number}", progress) as bar:
+            bar.update(min(cursor.rows_seen, self.rows.n_rows))
+            for batch, ends_block in enumerate(self._batches()):
+                since = time.perf_counter()
+                busy += self._train_batch(batch, settings)
+                if ends_block:
+                    cursor.n_blocks, cursor.n_rows = cursor.n_blocks + 1, 0
+                seconds = time.perf_counter() - since
+                cursor.seconds += seconds
+                spent += seconds
+                bar.update(cursor.rows_seen - bar.n)
+                self.next_batch = batch + 1
+                if self.log_bytes > LOG_BYTES:
+                    save()
+                pause()
+        self._flush()
+        self.check_finite()
+        self.n_passes = cursor.number
+        return replace(cursor.facts(self.rows.n_rows), communication=1 - busy / max(spent, 1e-9))
+
+    def _begin(self, batch: int) -> None:
+        """All shards go to where the cursor is; the next batch has this number."""
+        self.next_batch = batch
+        begin = Begin(replace(self.cursor), batch)
+        self.log.append(begin)
+        self._ask_all("begin_pass", *begin)
+
+    def _batches(self) -> Iterator[bool]:
+        """Of each batch that the pass has before it, whether its block ends with it."""
+        cursor, batch_rows = self.cursor, self.config.train.batch_rows
+        order = np.random.default_rng([self.config.train.seed, cursor.number]).permutation(self.rows.n_blocks)
+        n_done = cursor.n_rows
+        for block in order[cursor.n_blocks :]:
+            n_rows = self.rows.block_length(block)
+            for first in range(n_done, n_rows, batch_rows):
+                yield first + batch_rows >= n_rows
+            n_done = 0
+
+    def _train_batch(self, number: int, settings: Settings) -> float:
+        """Ask all shards, choose the steps; returns the seconds for which the slowest of them computed."""
+        pending, self.pending = self.pending, None
+        calls = [
+            [
+                actor.propose.remote(number, part, PARTS_A_BATCH, pending[shard] if pending and part == 0 else None)
+                for part in range(PARTS_A_BATCH)
+            ]
+            for shard, actor in enumerate(self.actors)
+        ]
+        seconds = np.zeros(self.n_shards)
+        chosen = []
+        for part in range(PARTS_A_BATCH):
+            merged: list[Proposals] = []
+            for shard in range(self.n_shards):
+
+                def ask_again(shard: int = shard, part: int = part) -> Any:
+                    """The log has what went with the first part."""
+                    actor = self.actors[shard]
+                    calls[shard][part:] = [
+                        actor.propose.remote(number, later, PARTS_A_BATCH, None) for later in range(part, PARTS_A_BATCH)
+                    ]
+                    return calls[shard][part]
+
+                answer = self._answer(shard, calls[shard][part], ask_again)
+                merged.append(Proposals(*map(np.array, answer.proposals)))  # Ray's arrays are read-only
+                seconds[shard] += answer.seconds
+            chosen.append(choose(merged, settings, self.n_batches))
+            self.cursor.add(*chosen[-1])
+        self.pending = split_pairs([batch for batch, _ in chosen], self.ranges)
+        self.log.append(self.pending)
+        self.log_bytes += sum(pairs.n_bytes for pairs in self.pending)
+        self.n_batches += 1
+        self.tries = 0
+        return float(seconds.max())
+
+    def _flush(self) -> None:
+        """Steps that are chosen are applied."""
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            self._ask_all("apply", each=[(pairs,) for pairs in pending], again=False)
+
+    def check_finite(self) -> None:
+        self._flush()
+        self._ask_all("check_finite")
+
+    def score_heldout(self, heldout: RowSource) -> dict[str, float]:
+        """P@k of the mean of the weights so far."""
+        meter = metrics.Meter(
+            heldout.n_labels, [k for k in metrics.REPORTED_KS if k <= heldout.n_labels], n_resamples=0
+        )
+        for start in range(0, heldout.n_rows, BLOCK_ROWS):
+            stop, k = min(start + BLOCK_ROWS, heldout.n_rows), max(meter.ks)
+            meter.add(merge(self._ask_all("predict_heldout", start, stop, k), k), heldout.read(start, stop).labels)
+        return meter.precision()
+
+    def write_arrays(self, folder: Path) -> dict[str, str]:
+        """A checkpoint: every shard writes its part."""
+        self._flush()
+        return {name: digest for part in self._ask_all("write", folder) for name, digest in part.items()}
+
+    def saved_in(self, folder: Path) -> None:
+        """A checkpoint is complete: the log begins anew."""
+        self.base, self.log, self.log_bytes = folder, [], 0
+        if self.cursor.number > self.n_passes:
+            self.log.append(Begin(replace(self.cursor), self.next_batch))
+
+    def finish(self, scratch: Path) -> Weights:
+        """The weights of all labels; every shard writes its own into a folder in `scratch`."""
+        folder = Path(tempfile.mkdtemp(prefix=".finished-", dir=scratch))
+        try:
+            parts = [check_part(folder, shard, hashes) for shard, hashes in enumerate(self._ask_all("finish", folder))]
+            return with_dense_rows(join_labels(parts, self.ranges))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # --- shards ------------------------------------------------------------------------------------------------------
+
+    def _hire(self, shard: int) -> Any:
+        """An actor for a shard, on a node of its own as far as there are so many; elsewhere if that node is gone."""
+        node = self.nodes[shard % len(self.nodes)]
+        n_here = len(range(shard % len(self.nodes), self.n_shards, len(self.nodes)))
+        n_threads = self.config.train.threads or max(1, node.n_cpus // n_here)
+        name = f"xmlpreck-labels-{shard}-{self.n_hired}-{self.session.job}"
+        self.n_hired += 1
+        hired = ray.remote(LabelShard).options(name=name, num_cpus=0, **on_node(node, soft=True))
+        return hired.remote(shard, self.place, self.config, n_threads)
+
+    def close(self) -> None:
+        if ray.is_initialized():  # else they went with the session
+            for actor in self.actors:
+                ray.kill(actor)
+
+    def _ask_all(
+        self, method: str, *args: Any, each: Sequence[tuple[Any, ...]] | None = None, again: bool = True
+    ) -> list[Any]:
+        """Every shard's answer to a call. Who is lost is brought back, and asked again unless that was part of it."""
+        args_of = [(*args, *(each[shard] if each else ())) for shard in range(self.n_shards)]
+
+        def ask(shard: int) -> Any:
+            return getattr(self.actors[shard], method).remote(*args_of[shard])
+
+        def ask_again(shard: int) -> Any:
+            return ask(shard) if again else ray.put(None)
+
+        answers = [ask(shard) for shard in range(self.n_shards)]
+        return [self._answer(shard, answer, partial(ask_again, shard)) for shard, answer in enumerate(answers)]
+
+    def _answer(self, shard: int, answer: Any, ask_again: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return result_of(answer)
+            except ray.exceptions.RayTaskError:  # raised by our own code
+                raise
+            except ray.exceptions.RayError as error:
+                self._bring_back(shard, error)
+                answer = ask_again()
+
+    def _bring_back(self, shard: int, error: Exception) -> None:
+        """A new actor in the state that the lost one would have after all calls."""
+        while True:
+            self.tries += 1
+            if self.tries > MOST_TRIES:
+                said = " ".join(str(error).split())[:200]
+                raise InputError(
+                    f"label shard {shard} was lost {MOST_TRIES} times at the same place ({said})"
+                ) from None
+            n_batches = sum(not isinstance(entry, Begin) for entry in self.log)
+            self.session.tell(f"label shard {shard} is lost: it is restored, and {n_batches} batches are applied again")
+            ray.kill(self.actors[shard])
+            alive = {node.id for node in self.session.nodes()}
+            self.nodes = [node for node in self.nodes if node.id in alive] or self.session.nodes()
+            self.actors[shard] = self._hire(shard)
+            try:
+                self._rebuild(shard)
+                return
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError as again:
+                error = again
+
+    def _rebuild(self, shard: int) -> None:
+        actor = self.actors[shard]
+        if self.ranges:
+            result_of(actor.find_support.remote(self.ranges[shard], False))
+        if self.is_dense is not None:
+            result_of(actor.prepare.remote(self.is_dense))
+        if self.started and self.base is None:
+            labels = self.ranges[shard]
+            result_of(actor.start.remote(self.label_counts[labels.start : labels.stop]))
+        elif self.started:
+            result_of(actor.restore.remote(self.base))
+        steps: list[Pairs] = []
+        for entry in [*self.log, None]:
+            if not isinstance(entry, list) or len(steps) == REPLAYED:
+                result_of(actor.replay.remote(steps))
+                steps = []
+            if isinstance(entry, Begin):
+                result_of(actor.begin_pass.remote(*entry))
+            elif entry is not None:
+                steps.append(entry[shard])
+
+
+def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> tuple[Batch, np.ndarray]:
+    """The steps of some rows of the batch after so many, and how many labels each row has, from what all shards say."""
+    n_labels_of = np.sum([np.diff(each.pos_offsets) for each in proposals], axis=0)
+    n_rows, most_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
+    merged = new_merged(n_rows, most_labels, settings.k)
+    for each in proposals:
+        linear.merge_proposals(each, merged)
+    batch = new_batch(n_rows, n_rows, settings.k + most_labels) if n_rows else new_batch(0, 1, 1)
+    linear.choose_rows(merged, settings, float(n_batches), batch)
+    return batch, n_labels_of
+
+
+def split_pairs(batches: Sequence[Batch], ranges: Sequence[range]) -> list[Pairs]:
+    """Steps of rows as each shard takes them."""
+    n_pairs = np.concatenate([batch.n_pairs[: len(batch.updated)] for batch in batches])
+    chosen = [np.arange(batch.pair_labels.shape[1]) < batch.n_pairs[:, None] for batch in batches]
+    labels = np.concatenate([batch.pair_labels[mask] for batch, mask in zip(batches, chosen, strict=True)])
+    steps = np.concatenate([batch.pair_steps[mask] for batch, mask in zip(batches, chosen, strict=True)])
+    row_of = np.repeat(np.arange(len(n_pairs)), n_pairs)
+    found = []
+    for shard in ranges:
+        mine = (labels >= shard.start) & (labels < shard.stop)
+        counts = np.bincount(row_of[mine], minlength=len(n_pairs))
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        found.append(Pairs(offsets, labels[mine] - np.int32(shard.start), steps[mine]))
+    return found
+
+
+def join_labels(parts: Sequence[dict[str, np.ndarray]], ranges: Sequence[range]) -> Weights:
+    """Sparse rows of all labels: a feature's row is those of the shards, one after the other."""
+    lengths = [np.diff(part["offsets"]) for part in parts]
+    offsets = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))])
+    labels, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], parts[0]["values"].dtype)
+    starts = offsets[:-1].copy()
+    for part, length, shard in zip(parts, lengths, ranges, strict=True):
+        places = np.repeat(starts - part["offsets"][:-1], length) + np.arange(len(part["labels"]))
+        labels[places] = part["labels"] + np.int32(shard.start)
+        values[places] = part["values"]
+        starts += length
+    return sparse_weights(offsets, labels, values, ranges[-1].stop)
