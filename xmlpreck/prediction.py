@@ -43,6 +43,10 @@ class Choice:
             top = scorer.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist)
         else:
             top = scorer.rank_candidates(rows, listed(candidates, scorer.n_labels), self.k, self.bonus)
+        return self.finish(top, scorer)
+
+    def finish(self, top: TopK, scorer: LinearScorer) -> TopK:
+        """The best labels of some rows, by their margins, as they are told."""
         if self.as_probabilities:
             if scorer.calibration is None:
                 raise InputError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")

@@ -22,13 +22,14 @@ from xmlpreck.config import InputError
 from xmlpreck.evaluation import Rankings
 from xmlpreck.formats import TopK
 from xmlpreck.model import LinearScorer, ModelError, progress_bar
-from xmlpreck.prediction import Choice, keep_from
+from xmlpreck.prediction import Choice
 from xmlpreck.shards import RowSource, give_memory_back
 from xmlpreck.shards.sets import file_sha256
 
 ITEM_ROWS = 4096  # that a worker is asked for at a time; blocks of a file or a meter are a multiple of it
 ITEMS_A_WORKER = 2  # one is read while another is predicted
 MOST_TRIES = 4  # of an item whose workers are lost
+NO_ROWS = TopK(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32))
 PATIENCE_SECONDS = 30.0  # without a worker, before that is told
 
 
@@ -202,8 +203,7 @@ def predict_rows(
     scorer = open_without_weights(folder)
     if rows.n_features != scorer.n_features:
         raise ModelError(f"rows have {rows.n_features} features, but the model was trained on {scorer.n_features}")
-    if choice.as_probabilities and scorer.calibration is None:
-        raise InputError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")
+    choice.finish(NO_ROWS, scorer)  # before any work: an uncalibrated model has no probabilities
     parts = choose_parts(session, folder, scorer.n_labels, label_shards)
     k = min(choice.k, scorer.n_labels)
     order = Order(str(folder), file_sha256(folder / "model.json"), place, k, choice.bonus)
@@ -212,9 +212,7 @@ def predict_rows(
     with progress_bar(rows.n_rows, "predict", progress) as bar:
         for start in range(0, rows.n_rows, block_rows):
             top = TopK(*map(np.concatenate, zip(*islice(tops, block_rows // ITEM_ROWS), strict=True)))
-            if scorer.calibration is not None and choice.as_probabilities:
-                top = scorer.calibration.probabilities(top)
-            yield range(start, start + len(top.labels)), keep_from(top, choice.least, choice.at_least)
+            yield range(start, start + len(top.labels)), choice.finish(top, scorer)
             bar.update(len(top.labels))
 
 
