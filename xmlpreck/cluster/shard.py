@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Proposals, Rows, new_proposals, new_work, run_team
 from xmlpreck.model import LinearScorer, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
-from xmlpreck.shards import give_memory_back, read_blocks
+from xmlpreck.shards import RowSource, give_memory_back, read_blocks
 from xmlpreck.shards.sets import file_sha256
 from xmlpreck.support import find_support
 from xmlpreck.train.checkpoint import CheckpointError, read_arrays, write_arrays
@@ -29,7 +30,7 @@ from xmlpreck.train.trainer import Cursor, Trainer, pass_settings, shuffled_bloc
 class Pairs(NamedTuple):
     """The steps of a batch for one shard: row i has those from offsets[i] on, labels by their ids in the shard."""
 
-    offsets: np.ndarray  # (n_rows + 1) int64
+    offsets: np.ndarray  # (n_rows + 1) int32
     labels: np.ndarray  # int32
     steps: np.ndarray
 
@@ -59,7 +60,12 @@ class LabelShard:
         give_memory_back()
         self.number, self.n_threads = number, n_threads
         self.config = replace(config, train=replace(config.train, threads=n_threads))
-        self.source = place.open()
+        self.place = place
+
+    @cached_property
+    def source(self) -> RowSource:
+        """Opened by the first call: what an actor raises as it is made cannot be told from its loss."""
+        return self.place.open()
 
     def count(self, blocks: Sequence[int]) -> Census:
         """A census of some blocks of the training rows."""

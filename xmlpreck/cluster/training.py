@@ -11,6 +11,7 @@ which the driver keeps a log, while the others wait.
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +41,7 @@ from xmlpreck.train.trainer import Cursor, pass_settings, tail_weights
 
 # A batch is proposed in so many parts: while the driver merges one, the shards score the next.
 PARTS_A_BATCH = 2
-LOG_BYTES = 256 << 20  # of steps since the last checkpoint; with more, one is written
+LOG_BYTES = 1 << 30  # of steps since the last checkpoint; with more, one is written
 REPLAYED = 64  # batches in a message
 MOST_TRIES = 4  # to bring one shard back, without a batch in between
 COUNT_STEPS = 64  # counts for which the expected support is worked out; between them it is interpolated
@@ -69,7 +70,8 @@ def fit(
     trainer = ClusterTrainer(session, place, rows, config, n_shards)
     try:
         survey = trainer.divide(edges)
-        keeper = Keeper(trainer, identity_of(config, survey) | {"edges": trainer.edges}, safety, tuning)
+        identity = identity_of(config, survey) | {"edges": trainer.edges, "cut": None}
+        keeper = Keeper(trainer, identity, safety, tuning)
         keeper.on_saved = trainer.saved_in
         if saved is not None:
             keeper.check(saved.about)
@@ -158,14 +160,14 @@ class ClusterTrainer:
         self.nodes = session.nodes()
         self.actors: list[Any] = []
         self.n_hired = 0
-        self.tries = 0  # to bring a shard back, since the last batch
+        self.tries: Counter[int] = Counter()  # to bring each shard back, since the last batch
         # What a new shard is told, as far as the others have come.
         self.ranges: list[range] = []
         self.is_dense: np.ndarray | None = None
         self.started = False
         self.base: Path | None = None  # the checkpoint that it begins with
         self.log: list[Begin | list[Pairs]] = []  # and the steps since, for every shard
-        self.log_bytes = 0
+        self.log_bytes, self.log_limit = 0, LOG_BYTES
         self.pending: list[Pairs] | None = None  # the last of these, if they are not yet on their way
 
         self.label_counts = np.zeros(0, np.int64)
@@ -215,8 +217,8 @@ class ClusterTrainer:
 
     def restore(self, facts: dict[str, Any], folder: Path) -> None:
         """Go on from a checkpoint."""
-        self.started, self.base = True, folder
-        self._ask_all("restore", folder, again=False)
+        self.started, self.base = True, folder.absolute()  # a node works in a folder of its own
+        self._ask_all("restore", self.base, again=False)
         self.n_passes = facts["n_passes"]
         self.cursor = Cursor(**{name: value for name, value in facts.items() if name != "n_passes"})
         self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][linear.STEPS])
@@ -246,7 +248,8 @@ class ClusterTrainer:
                 spent += seconds
                 bar.update(cursor.rows_seen - bar.n)
                 self.next_batch = batch + 1
-                if self.log_bytes > LOG_BYTES:
+                if self.log_bytes > self.log_limit:
+                    self.log_limit = self.log_bytes + LOG_BYTES  # if there is no room for it, not after every batch
                     save()
                 pause()
         self._flush()
@@ -305,7 +308,7 @@ class ClusterTrainer:
         self.log.append(self.pending)
         self.log_bytes += sum(pairs.n_bytes for pairs in self.pending)
         self.n_batches += 1
-        self.tries = 0
+        self.tries.clear()
         return float(seconds.max())
 
     def _flush(self) -> None:
@@ -331,17 +334,17 @@ class ClusterTrainer:
     def write_arrays(self, folder: Path) -> dict[str, str]:
         """A checkpoint: every shard writes its part."""
         self._flush()
-        return {name: digest for part in self._ask_all("write", folder) for name, digest in part.items()}
+        return {name: digest for part in self._ask_all("write", folder.absolute()) for name, digest in part.items()}
 
     def saved_in(self, folder: Path) -> None:
         """A checkpoint is complete: the log begins anew."""
-        self.base, self.log, self.log_bytes = folder, [], 0
+        self.base, self.log, self.log_bytes, self.log_limit = folder.absolute(), [], 0, LOG_BYTES
         if self.cursor.number > self.n_passes:
             self.log.append(Begin(replace(self.cursor), self.next_batch))
 
     def finish(self, scratch: Path) -> Weights:
         """The weights of all labels; every shard writes its own into a folder in `scratch`."""
-        folder = Path(tempfile.mkdtemp(prefix=".finished-", dir=scratch))
+        folder = Path(tempfile.mkdtemp(prefix=".finished-", dir=scratch.absolute()))
         try:
             parts = [check_part(folder, shard, hashes) for shard, hashes in enumerate(self._ask_all("finish", folder))]
             return with_dense_rows(join_labels(parts, self.ranges))
@@ -357,7 +360,8 @@ class ClusterTrainer:
         n_threads = self.config.train.threads or max(1, node.n_cpus // n_here)
         name = f"xmlpreck-labels-{shard}-{self.n_hired}-{self.session.job}"
         self.n_hired += 1
-        hired = ray.remote(LabelShard).options(name=name, num_cpus=0, **on_node(node, soft=True))
+        # An actor that asks for nothing at all goes to any node, whatever it is told: so a byte.
+        hired = ray.remote(LabelShard).options(name=name, num_cpus=0, memory=1, **on_node(node, soft=True))
         return hired.remote(shard, self.place, self.config, n_threads)
 
     def close(self) -> None:
@@ -393,8 +397,8 @@ class ClusterTrainer:
     def _bring_back(self, shard: int, error: Exception) -> None:
         """A new actor in the state that the lost one would have after all calls."""
         while True:
-            self.tries += 1
-            if self.tries > MOST_TRIES:
+            self.tries[shard] += 1
+            if self.tries[shard] > MOST_TRIES:
                 said = " ".join(str(error).split())[:200]
                 raise InputError(
                     f"label shard {shard} was lost {MOST_TRIES} times at the same place ({said})"
@@ -458,7 +462,7 @@ def split_pairs(batches: Sequence[Batch], ranges: Sequence[range]) -> list[Pairs
     for shard in ranges:
         mine = (labels >= shard.start) & (labels < shard.stop)
         counts = np.bincount(row_of[mine], minlength=len(n_pairs))
-        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         found.append(Pairs(offsets, labels[mine] - np.int32(shard.start), steps[mine]))
     return found
 

@@ -87,10 +87,10 @@ class Work(NamedTuple):
 class Proposals(NamedTuple):
     """What one shard of the labels says to some rows; labels by their ids among all."""
 
-    pos_offsets: np.ndarray  # (n_rows + 1) int64
+    pos_offsets: np.ndarray  # (n_rows + 1) int32: they travel
     pos_labels: np.ndarray  # int32: the shard's relevant labels of each row
     pos: np.ndarray  # their scores
-    n_neg: np.ndarray  # (n_rows) int64
+    n_neg: np.ndarray  # (n_rows) int32
     neg_labels: np.ndarray  # (n_rows, k) int32: the shard's best irrelevant labels
     neg: np.ndarray
 
@@ -159,12 +159,12 @@ def new_batch(n_rows: int, batch_rows: int, most_pairs: int, dtype: Any = np.flo
 
 def new_proposals(n_relevant: np.ndarray, k: int, dtype: Any = np.float32) -> Proposals:
     """For rows of which a shard has so many relevant labels each."""
-    offsets = np.concatenate([[0], np.cumsum(n_relevant, dtype=np.int64)])
+    offsets = np.concatenate([[0], np.cumsum(n_relevant)]).astype(np.int32)
     return Proposals(
         pos_offsets=offsets,
         pos_labels=np.zeros(offsets[-1], np.int32),
         pos=np.zeros(offsets[-1], dtype),
-        n_neg=np.zeros(len(n_relevant), np.int64),
+        n_neg=np.zeros(len(n_relevant), np.int32),
         neg_labels=np.zeros((len(n_relevant), k), np.int32),
         neg=np.zeros((len(n_relevant), k), dtype),
     )

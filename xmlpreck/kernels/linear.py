@@ -227,7 +227,7 @@ def _top_labels(k, n_labels, work, top, top_labels):
     if work.counts[1] < len(work.opened) and (n < k or top[k - 1] <= 0):
         for label in range(n_labels):  # unopened: score 0. They come by rising id, so the first that fails ends it
             if work.opened[label // BLOCK] != work.counts[0]:
-                if n == k and (top[k - 1] > 0 or top_labels[k - 1] < label):
+                if n == k and (top[k - 1] > 0 or (top[k - 1] == 0 and top_labels[k - 1] < label)):
                     break
                 n = _insert(0.0, label, top, top_labels, n, k)
     return n
