@@ -38,7 +38,7 @@ def ray_cluster():
     # Nodes that are gone are noticed sooner, and no process is started before it has something to do.
     quick = {
         "health_check_period_ms": 1000,
-        "health_check_failure_threshold": 3,
+        "health_check_failure_threshold": 8,  # fewer, and a busy machine loses nodes that are well
         "prestart_worker_first_driver": False,
         "enable_worker_prestart": False,
     }

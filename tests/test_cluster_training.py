@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -273,6 +274,7 @@ def fit_shards(folder, data, config, n_shards, is_lost=lambda method: False, **s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training.ClusterTrainer, "_hire", hire)
         patch.setattr(training, "result_of", take)
+        patch.setattr(ray, "get", lambda answers: [take(answer) for answer in answers])
         patch.setattr(ray, "kill", lambda actor: None)
         patch.setattr(ray, "put", lambda value: value)
         patch.setattr(shard_module, "this_node", lambda: "a")
@@ -604,20 +606,21 @@ class Killer:
     def __init__(self, monkeypatch):
         self.pids = {}
         self.todo = []  # (method, shards): each is hit once, in this order
-        for name in ("_ask_all", "_train_batch", "_answer"):
+        for name in ("_ask_all", "_train_batch", "_answers"):
             monkeypatch.setattr(training.ClusterTrainer, name, self.wrap(name))
 
     def wrap(self, name):
         wrapped = getattr(training.ClusterTrainer, name)
 
         def look(trainer, *args, **kwargs):
-            if name == "_answer":
+            if name == "_answers":
                 self.strike(trainer)
             else:
                 self.method = "propose" if name == "_train_batch" else args[0]
                 unknown = [actor for actor in trainer.actors if actor not in self.pids]
-                found = ray.get([process_of(actor) for actor in unknown], timeout=SECONDS)
-                self.pids.update(zip(unknown, found, strict=True))
+                with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
+                    found = ray.get([process_of(actor) for actor in unknown], timeout=SECONDS)
+                    self.pids.update(zip(unknown, found, strict=True))
             return wrapped(trainer, *args, **kwargs)
 
         return look
@@ -642,7 +645,14 @@ def test_killed_shards_do_not_show(fit, session, expected, monkeypatch):
 def test_a_node_that_goes_does_not_show(ray_cluster, fit, session, expected):
     node = ray_cluster.add_node(num_cpus=2, object_store_memory=100_000_000)
     assert is_true(lambda: len(session.nodes()) == 4)
-    scorer = fit("parquet", 4, on_pass=lambda facts: ray_cluster.remove_node(node, False) if facts.number == 1 else 0)
+
+    def lose_node(facts):
+        if facts.number == 1:
+            shards = [Path("/proc", str(pid)) for pid in torture_cluster.find_shards(os.getpid())]
+            ray_cluster.remove_node(node, False)
+            assert is_true(lambda: not all(map(Path.exists, shards)))
+
+    scorer = fit("parquet", 4, on_pass=lose_node)
     assert bits(scorer) == bits(expected)
     assert any("is lost" in text for text in session.told)
     assert len(session.nodes()) == 3
@@ -653,7 +663,8 @@ def test_shards_that_are_always_killed_are_given_up(fit, monkeypatch):
     rebuild = training.ClusterTrainer._rebuild
 
     def spoil(trainer, shard):
-        os.kill(ray.get(process_of(trainer.actors[shard]), timeout=SECONDS), signal.SIGKILL)
+        with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
+            os.kill(ray.get(process_of(trainer.actors[shard]), timeout=SECONDS), signal.SIGKILL)
         rebuild(trainer, shard)
 
     monkeypatch.setattr(training.ClusterTrainer, "_rebuild", spoil)

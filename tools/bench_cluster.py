@@ -59,11 +59,11 @@ class Times:
                 times.batches[-1] |= {"seconds": time.perf_counter() - self.began, "shard_seconds": busy}
                 return busy
 
-            def _answer(self, *args: Any) -> Any:
-                answer = super()._answer(*args)
-                if isinstance(answer, Answer):
+            def _answers(self, *args: Any) -> list[Any]:
+                answers = super()._answers(*args)
+                if isinstance(answers[0], Answer):
                     times.batches[-1]["answer_seconds"] = time.perf_counter() - self.began
-                return answer
+                return answers
 
         return Watched
 

@@ -17,7 +17,7 @@ import ray
 
 from xmlpreck.cluster.parts import Part, choose_parts, load_part, merge, open_without_weights
 from xmlpreck.cluster.rows import Place
-from xmlpreck.cluster.session import Node, Session, need_path, on_node, result_of, this_node
+from xmlpreck.cluster.session import Node, Session, hire, need_path, on_node, result_of, this_node
 from xmlpreck.config import InputError
 from xmlpreck.evaluation import Rankings
 from xmlpreck.formats import TopK
@@ -128,11 +128,15 @@ class Crew:
 
     def _start(self, part: int, node: Node, n_threads: int, n_cpus: float) -> None:
         options = on_node(node, soft=True) | {"num_cpus": n_cpus, "max_concurrency": ITEMS_A_WORKER}
-        name = f"xmlpreck-predict-{self.n_hired}-{self.session.job}"
-        hand = Hand(ray.remote(Worker).options(name=name, **options).remote(), part, node, n_threads)
+
+        def create() -> Any:
+            self.n_hired += 1
+            name = f"xmlpreck-predict-{self.n_hired}-{self.session.job}"
+            return ray.remote(Worker).options(name=name, **options).remote()
+
+        hand = Hand(hire(create), part, node, n_threads)
         self.asked[hand.actor.open.remote(self.order, self.parts[part], n_threads)] = hand, None
         self.hands.append(hand)
-        self.n_hired += 1
 
     def _deal(self, todo: list[deque[int]], items: Sequence[tuple[int, int]]) -> None:
         """Items to those who have the fewest, in order."""

@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from xmlpreck.config import InputError, n_cores
 NAMESPACE = "xmlpreck"
 CONNECT_SECONDS = 5.0  # for a connection to the cluster's port
 ANSWER_SECONDS = 120.0  # for every node's first answer: it starts a process of Python
+
+WAITS = (1, 2, 4, 8, 16)  # seconds between tries to get an actor
 
 Tell = Callable[[str], None]
 
@@ -90,6 +93,16 @@ def _name(host: str, node_id: str) -> str:
 def on_node(node: Node, soft: bool = False) -> dict[str, Any]:
     """Options of a task or actor that runs on a node, or if `soft` elsewhere when that node is gone."""
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=soft)}
+
+
+def hire(create: Callable[[], Any]) -> Any:
+    """A new actor. Ray may refuse one while a node goes, before it knows that: then it is asked again."""
+    for seconds in WAITS:
+        try:
+            return create()
+        except ray.exceptions.RaySystemError:
+            time.sleep(seconds)
+    return create()
 
 
 def this_node() -> str:

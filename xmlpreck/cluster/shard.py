@@ -132,7 +132,7 @@ class LabelShard:
         rows, order, noise_key = self.current
         size = -(-len(order) // n_parts)
         mine = order[part * size : (part + 1) * size]
-        proposals = new_proposals(np.diff(rows.label_offsets)[mine], self.settings.k)
+        proposals = new_proposals(rows.label_offsets[mine + 1] - rows.label_offsets[mine], self.settings.k)
         settings, learner, noise = self.settings._replace(noise_key=noise_key), self.trainer.learner, self.trainer.noise
         claimed, most_labels = np.zeros(1, np.int64), int(np.diff(proposals.pos_offsets).max(initial=0))
 

@@ -25,7 +25,7 @@ import ray
 from xmlpreck import metrics
 from xmlpreck.cluster.parts import merge
 from xmlpreck.cluster.rows import Place
-from xmlpreck.cluster.session import Session, on_node, result_of
+from xmlpreck.cluster.session import Session, hire, on_node, result_of
 from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.kernels import linear
@@ -278,31 +278,27 @@ class ClusterTrainer:
     def _train_batch(self, number: int, settings: Settings) -> float:
         """Ask all shards, choose the steps; returns the seconds for which the slowest of them computed."""
         pending, self.pending = self.pending, None
-        calls = [
-            [
-                actor.propose.remote(number, part, PARTS_A_BATCH, pending[shard] if pending and part == 0 else None)
-                for part in range(PARTS_A_BATCH)
-            ]
-            for shard, actor in enumerate(self.actors)
-        ]
+
+        def propose(shard: int, part: int, pairs: Pairs | None = None) -> Any:
+            return self.actors[shard].propose.remote(number, part, PARTS_A_BATCH, pairs)
+
+        calls = [[propose(shard, 0, pending[shard] if pending else None) for shard in range(self.n_shards)]]
+        for part in range(1, PARTS_A_BATCH):
+            calls.append([propose(shard, part) for shard in range(self.n_shards)])
         seconds = np.zeros(self.n_shards)
         chosen = []
         for part in range(PARTS_A_BATCH):
-            merged: list[Proposals] = []
-            for shard in range(self.n_shards):
 
-                def ask_again(shard: int = shard, part: int = part) -> Any:
-                    """The log has what went with the first part."""
-                    actor = self.actors[shard]
-                    calls[shard][part:] = [
-                        actor.propose.remote(number, later, PARTS_A_BATCH, None) for later in range(part, PARTS_A_BATCH)
-                    ]
-                    return calls[shard][part]
+            def ask_again(shard: int, part: int = part) -> Any:
+                """This part and those after it; the log has what went with the first."""
+                for later in range(part, PARTS_A_BATCH):
+                    calls[later][shard] = propose(shard, later)
+                return calls[part][shard]
 
-                answer = self._answer(shard, calls[shard][part], ask_again)
-                merged.append(Proposals(*map(np.array, answer.proposals)))  # Ray's arrays are read-only
-                seconds[shard] += answer.seconds
-            chosen.append(choose(merged, settings, self.n_batches))
+            answers = self._answers(calls[part], ask_again)
+            seconds += [answer.seconds for answer in answers]
+            proposals = [Proposals(*map(np.array, answer.proposals)) for answer in answers]  # Ray's are read-only
+            chosen.append(choose(proposals, settings, self.n_batches))
             self.cursor.add(*chosen[-1])
         self.pending = split_pairs([batch for batch, _ in chosen], self.ranges)
         self.log.append(self.pending)
@@ -358,11 +354,15 @@ class ClusterTrainer:
         node = self.nodes[shard % len(self.nodes)]
         n_here = len(range(shard % len(self.nodes), self.n_shards, len(self.nodes)))
         n_threads = self.config.train.threads or max(1, node.n_cpus // n_here)
-        name = f"xmlpreck-labels-{shard}-{self.n_hired}-{self.session.job}"
-        self.n_hired += 1
         # An actor that asks for nothing at all goes to any node, whatever it is told: so a byte.
-        hired = ray.remote(LabelShard).options(name=name, num_cpus=0, memory=1, **on_node(node, soft=True))
-        return hired.remote(shard, self.place, self.config, n_threads)
+        wanted = on_node(node, soft=True) | {"num_cpus": 0, "memory": 1}
+
+        def create() -> Any:
+            self.n_hired += 1
+            name = f"xmlpreck-labels-{shard}-{self.n_hired}-{self.session.job}"
+            return ray.remote(LabelShard).options(name=name, **wanted).remote(shard, self.place, self.config, n_threads)
+
+        return hire(create)
 
     def close(self) -> None:
         if ray.is_initialized():  # else they went with the session
@@ -381,8 +381,14 @@ class ClusterTrainer:
         def ask_again(shard: int) -> Any:
             return ask(shard) if again else ray.put(None)
 
-        answers = [ask(shard) for shard in range(self.n_shards)]
-        return [self._answer(shard, answer, partial(ask_again, shard)) for shard, answer in enumerate(answers)]
+        return self._answers([ask(shard) for shard in range(self.n_shards)], ask_again)
+
+    def _answers(self, calls: Sequence[Any], ask_again: Callable[[int], Any]) -> list[Any]:
+        """What every shard has answered; who is lost is brought back first."""
+        try:
+            return ray.get(list(calls))
+        except ray.exceptions.RayError:  # whose?
+            return [self._answer(shard, call, partial(ask_again, shard)) for shard, call in enumerate(calls)]
 
     def _answer(self, shard: int, answer: Any, ask_again: Callable[[], Any]) -> Any:
         while True:
