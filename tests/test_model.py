@@ -115,7 +115,7 @@ def flip(array, place, value):
         (lambda f: edit_array(f, "row_weights", lambda a: a.astype("f8")), "row_weights.npy: holds .*<f8"),
         (lambda f: edit_array(f, "row_weights", lambda a: flip(a, 3, np.nan)), "a weight is not a finite number"),
         (
-            lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, -1)),
+            lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, 65535)),
             "row_labels.npy: the labels of a feature do not rise within",
         ),
         (lambda f: edit_array(f, "row_offsets", lambda a: flip(a, 3, 10**6)), "row_offsets.npy: offsets do not rise"),

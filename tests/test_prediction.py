@@ -162,7 +162,7 @@ def test_thresholds_by_share_and_by_bytes(tmp_path):
     scorer = train.fit(small_data(1), SETTINGS)
     half = scorer.prune(threshold_for_share(scorer, 0.5))
     assert half.n_weights == pytest.approx(scorer.n_weights / 2, abs=2)
-    limit = 8 * (scorer.n_features + 2) + 8 * 100  # offsets: one for each feature, the bias and the end
+    limit = 8 * (scorer.n_features + 2) + 6 * 100  # offsets: one for each feature, the bias and the end
     small = scorer.prune(threshold_for_bytes(scorer, limit))
     assert small.n_weights == 100
     with pytest.raises(InputError, match="the offsets alone take"):

@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xmlpreck.config import InputError, TrainConfig
-from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.model import LinearScorer, all_sparse, label_type
 from xmlpreck.shards import RowSource
 from xmlpreck.train import score
 
-BYTES_A_WEIGHT = 8  # label and value on disk
 FINEST_STEP = 0.01  # of the weights: the search for a loss ends here
 
 
@@ -32,7 +31,7 @@ def threshold_for_share(scorer: LinearScorer, kept: float) -> float:
 def threshold_for_bytes(scorer: LinearScorer, n_bytes: int, half: bool = False) -> float:
     """The threshold that leaves at most `n_bytes` of weights."""
     offsets = 8 * (len(scorer.weights.dense_of) + 1)
-    n_kept = (n_bytes - offsets) // (BYTES_A_WEIGHT - (2 if half else 0))
+    n_kept = (n_bytes - offsets) // (label_type(scorer.n_labels).itemsize + (2 if half else 4))
     if n_kept < 1:
         raise InputError(f"{n_bytes:,} bytes are too few: the offsets alone take {offsets:,}")
     return threshold_for_share(scorer, min(1.0, n_kept / max(scorer.n_weights, 1)))

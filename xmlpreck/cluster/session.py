@@ -3,7 +3,9 @@
 import logging
 import os
 import platform
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,12 +154,15 @@ def connect(address: str | None, tell: Tell) -> Iterator[Session]:
 
 def _init(address: str, trouble: str, advice: str, **more: Any) -> str:
     """Connect; returns the address of the dashboard, or nothing."""
+    on_terminate = signal.getsignal(signal.SIGTERM)
     try:
         _need_listener(address)
         context = ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **more)
     except (Exception, SystemExit) as error:  # Ray raises of every kind, and leaves the process when nobody answers
         said = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"{trouble} ({said}): {advice}") from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_terminate)  # Ray sets its own, which would end training without a checkpoint
     return context.dashboard_url or ""
 
 

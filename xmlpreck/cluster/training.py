@@ -120,6 +120,8 @@ def refuse_settings(config: RunConfig, safety: Safety) -> None:
     """What needs all weights in one place."""
     if config.train.radius:
         raise InputError("radius needs the length of all weights after every batch: leave it 0 with --engine ray")
+    if safety.memory:
+        raise InputError("--memory is of this machine: what nodes may use, Ray is told (ray start --memory)")
     if safety.fit_memory:
         raise InputError("--fit-memory compares the weights of all labels: with --engine ray use more --label-shards")
 

@@ -1,6 +1,6 @@
 """LinearScorer: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
 
-from xmlpreck.model.directory import FORMAT_VERSION, ModelError, check_target
+from xmlpreck.model.directory import FORMAT_VERSION, ModelError, check_target, label_type
 from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows
 from xmlpreck.model.scorer import LinearScorer, progress_bar
 from xmlpreck.model.shortlist import Shortlist
@@ -13,6 +13,7 @@ __all__ = [
     "all_sparse",
     "check_target",
     "kernel_rows",
+    "label_type",
     "lay_out",
     "prepare_rows",
     "progress_bar",

@@ -21,7 +21,6 @@ from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
-FEW_LABELS = 1 << 16  # their ids need 16 bits on disk
 # So many labels a weight, and no more, may a model have.
 LABELS_A_WEIGHT = 1000
 
@@ -40,6 +39,11 @@ class Contents(NamedTuple):
     info: dict[str, Any]
     vectorizer: TextVectorizer | None
     calibration: Calibration | None = None
+
+
+def label_type(n_labels: int) -> np.dtype:
+    """How a label's id is stored: in 16 bits where that is enough."""
+    return np.dtype(np.uint16 if n_labels <= 1 << 16 else np.int32)
 
 
 def write_model(folder: Path, model: Contents, half: bool = False) -> int:
@@ -63,7 +67,7 @@ def _write_files(folder: Path, model: Contents, half: bool) -> None:
         if not np.isfinite(values).all():
             raise ModelError("a weight is too large for 16 bits: save without --half")
     n_labels = int(model.weights.dense_rows.shape[1])
-    labels = sparse.labels.astype(np.uint16) if n_labels <= FEW_LABELS else sparse.labels
+    labels = sparse.labels.astype(label_type(n_labels), copy=False)
     arrays = dict(zip(ARRAYS, (sparse.offsets, labels, values), strict=True))
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)

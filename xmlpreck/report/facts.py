@@ -10,7 +10,7 @@ from xmlpreck import metrics
 from xmlpreck.calibration import Reliability, reliability, uncalibrated
 from xmlpreck.config import InputError, TrainConfig
 from xmlpreck.formats import Dataset, TopK
-from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.model import LinearScorer, all_sparse, label_type
 from xmlpreck.pruning import threshold_for_share
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.train import Survey, score
@@ -169,7 +169,9 @@ def _prune(scorer: LinearScorer, source: RowSource, n_threads: int) -> list[Prun
     for share in KEPT_SHARES:
         smaller = scorer.prune(threshold_for_share(scorer, share))
         sparse = all_sparse(smaller.weights)
-        n_bytes = sum(array.nbytes for array in (sparse.offsets, sparse.labels, sparse.values))
+        n_bytes = (
+            sparse.offsets.nbytes + sparse.values.nbytes + len(sparse.labels) * label_type(scorer.n_labels).itemsize
+        )
         facts.append(PrunedFacts(n_bytes, n_rows, score(smaller, rows, TrainConfig(threads=n_threads))))
     return facts
 
