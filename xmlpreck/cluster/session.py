@@ -161,8 +161,9 @@ def _init(address: str, trouble: str, advice: str, **more: Any) -> str:
     except (Exception, SystemExit) as error:  # Ray raises of every kind, and leaves the process when nobody answers
         said = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"{trouble} ({said}): {advice}") from None
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_terminate)  # Ray sets its own, which would end training without a checkpoint
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_terminate)  # Ray's own would end training without a checkpoint
     return context.dashboard_url or ""
 
 
