@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from marked_block import replace_block
+from marked_block import print_lines, replace_block
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -89,14 +89,11 @@ def main() -> None:
     parser.add_argument("--update", type=Path, help="Markdown file whose table is replaced")
     args = parser.parse_args()
 
-    lines = ["| data | probabilities by | Brier | log loss | ECE (%) |", "|---|---|---:|---:|---:|"]
-    print(*lines, sep="\n")
-    for name in args.names:
-        for line in measure(name, args.top, args.data_dir):
-            lines.append(line)
-            print(line, flush=True)
+    head = ["| data | probabilities by | Brier | log loss | ECE (%) |", "|---|---|---:|---:|---:|"]
+    rows = (row for name in args.names for row in measure(name, args.top, args.data_dir))
+    table = print_lines(head, rows)
     if args.update:
-        replace_block(args.update, BEGIN, END, "\n".join(lines))
+        replace_block(args.update, BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from marked_block import replace_block
+from marked_block import print_lines, replace_block
 
 from xmlpreck import catalog, config, metrics
 from xmlpreck.evaluation import count_labels
@@ -75,14 +75,11 @@ def main() -> None:
     parser.add_argument("--update", type=Path, help="Markdown file whose table is replaced")
     args = parser.parse_args()
 
-    lines = [line("data", "favour", METRICS), line("---", "---", ["---:"] * len(METRICS))]
-    print(*lines, sep="\n")
-    for name in args.names:
-        for text in measure(name, args.set, args.seeds, args.data_dir):
-            lines.append(text)
-            print(text, flush=True)
+    head = [line("data", "favour", METRICS), line("---", "---", ["---:"] * len(METRICS))]
+    rows = (row for name in args.names for row in measure(name, args.set, args.seeds, args.data_dir))
+    table = print_lines(head, rows)
     if args.update:
-        replace_block(args.update, BEGIN, END, "\n".join(lines))
+        replace_block(args.update, BEGIN, END, table)
 
 
 if __name__ == "__main__":

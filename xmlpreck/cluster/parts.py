@@ -94,11 +94,18 @@ def part_labels(folder: Path, n_labels: int, n_parts: int) -> list[Part]:
         counts += np.bincount(chunk, minlength=n_labels)
     before = np.concatenate([[0], np.cumsum(counts)])
     # A label without weights costs something, too: its place among the scores.
-    costs = before + np.arange(n_labels + 1)
-    edges = np.searchsorted(costs, costs[-1] * np.arange(n_parts + 1) / n_parts)
+    edges = cut_evenly(counts + 1, n_parts)
+    return [Part(a, b, int(before[b] - before[a])) for a, b in pairwise(edges)]
+
+
+def cut_evenly(costs: np.ndarray, n_parts: int) -> list[int]:
+    """Edges of contiguous parts of about the same cost, with one item or more each."""
+    before = np.concatenate([[0], np.cumsum(costs)])
+    # The nearest edge to each equal share.
+    edges = np.searchsorted((before[1:] + before[:-1]) / 2, before[-1] * np.arange(n_parts + 1) / n_parts)
+    edges[0], edges[-1] = 0, len(costs)
     edges = np.maximum.accumulate(edges - np.arange(n_parts + 1))
-    edges = np.minimum(edges, n_labels - n_parts) + np.arange(n_parts + 1)
-    return [Part(int(a), int(b), int(before[b] - before[a])) for a, b in pairwise(edges)]
+    return (np.minimum(edges, len(costs) - n_parts) + np.arange(n_parts + 1)).tolist()
 
 
 def load_part(folder: Path, part: Part) -> LinearScorer:
@@ -120,6 +127,11 @@ def load_part(folder: Path, part: Part) -> LinearScorer:
     arrays = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
     weights = check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
     return LinearScorer(weights, bare.rows)
+
+
+def among_all(top: TopK, first: int) -> TopK:
+    """Labels of a part that begins at `first`, by their ids among all labels."""
+    return top._replace(labels=np.where(top.labels < 0, -1, top.labels + np.int32(first)))
 
 
 def merge(parts: Sequence[TopK], k: int) -> TopK:

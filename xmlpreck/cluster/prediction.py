@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import ray
 
-from xmlpreck.cluster.parts import Part, choose_parts, load_part, merge, open_without_weights
+from xmlpreck.cluster.parts import Part, among_all, choose_parts, load_part, merge, open_without_weights
 from xmlpreck.cluster.rows import Place
-from xmlpreck.cluster.session import Node, Session, hire, need_path, on_node, result_of, this_node
+from xmlpreck.cluster.session import Node, Session, hire, in_short, need_path, on_node, result_of, this_node
 from xmlpreck.config import InputError
 from xmlpreck.evaluation import Rankings
 from xmlpreck.formats import TopK
@@ -67,7 +67,7 @@ class Worker:
             top = self.scorer.predict_topk(block.rows, self.order.k, self.n_threads, self.bonus)
         if self.part is None:
             return top
-        return top._replace(labels=np.where(top.labels < 0, -1, top.labels + np.int32(self.part.first)))
+        return among_all(top, self.part.first)
 
 
 @dataclass(eq=False)
@@ -177,10 +177,9 @@ class Crew:
     def _replace(self, hand: Hand, item: int | None, error: Exception) -> None:
         self.tries[hand.part, item] += 1
         if self.tries[hand.part, item] >= MOST_TRIES:
-            said = " ".join(str(error).split())[:200]
             raise InputError(
-                f"a worker was lost {MOST_TRIES} times over the same work, at last on node {hand.node.name} ({said}): "
-                "if memory is short, use more --label-shards"
+                f"a worker was lost {MOST_TRIES} times over the same work, at last on node {hand.node.name} "
+                f"({in_short(error)}): if memory is short, use more --label-shards"
             )
         if hand in self.hands:  # it may owe several answers
             self.session.tell(f"a worker on node {hand.node.name} is lost: its rows are predicted again")

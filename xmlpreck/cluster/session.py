@@ -119,6 +119,11 @@ def need_path(path: str) -> None:
         raise InputError(f"node {this_node()}: {path}: {what}")
 
 
+def in_short(error: BaseException) -> str:
+    """What Ray said, on one line."""
+    return " ".join(str(error).split())[:200].rstrip(".")
+
+
 def result_of(answer: Any) -> Any:
     """What a task returned; a user's error as it was raised on the node."""
     try:
@@ -159,8 +164,7 @@ def _init(address: str, trouble: str, advice: str, **more: Any) -> str:
         _need_listener(address)
         context = ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **more)
     except (Exception, SystemExit) as error:  # Ray raises of every kind, and leaves the process when nobody answers
-        said = " ".join(str(error).split())[:200].rstrip(".")
-        raise InputError(f"{trouble} ({said}): {advice}") from None
+        raise InputError(f"{trouble} ({in_short(error)}): {advice}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_terminate)  # Ray's own would end training without a checkpoint

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmlpreck.cluster.parts import among_all
 from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import this_node
 from xmlpreck.config import RunConfig
@@ -126,7 +127,7 @@ class LabelShard:
         """Apply the steps of the batch before, if they come along; then score a part of the batch."""
         began = time.perf_counter()
         if pairs is not None:
-            self._apply(pairs)
+            self.apply(pairs)
         if batch != self.batch:
             self._next_batch()
         rows, order, noise_key = self.current
@@ -147,7 +148,8 @@ class LabelShard:
         self.current = next(self.batches)
         self.batch += 1
 
-    def _apply(self, pairs: Pairs) -> None:
+    def apply(self, pairs: Pairs) -> None:
+        """The steps of the batch that was proposed last."""
         rows, order, _ = self.current
         learner, n_threads = self.trainer.learner, self.n_threads
         pairs = Pairs(*map(np.array, pairs))  # Ray's arrays are read-only: other types, for which numba would compile
@@ -158,15 +160,11 @@ class LabelShard:
             clock[linear.AVERAGED] += 1
         clock[linear.STEPS] += 1
 
-    def apply(self, pairs: Pairs) -> None:
-        """The steps of the batch that was proposed last."""
-        self._apply(pairs)
-
     def replay(self, batches: Sequence[Pairs]) -> None:
         """Batches whose steps are known already: nothing has to be scored."""
         for pairs in batches:
             self._next_batch()
-            self._apply(pairs)
+            self.apply(pairs)
 
     def check_finite(self) -> None:
         self.trainer.check_finite()
@@ -186,8 +184,7 @@ class LabelShard:
             raise CheckpointError(
                 f"node {this_node()}: {folder}: has no {prefix}*: --out must be on a filesystem that all nodes share"
             )
-        cursor = self.trainer.cursor
-        self.trainer.restore(asdict(cursor) | {"n_passes": 0}, arrays)
+        self.trainer.take_over(arrays)
 
     def predict_heldout(self, start: int, stop: int, k: int) -> TopK:
         """The best labels of this shard for some held-out rows, by the mean of the weights so far."""
@@ -195,7 +192,7 @@ class LabelShard:
         top = LinearScorer(self.trainer.weights(), self.config.rows).predict_topk(
             rows, min(k, len(self.labels)), self.n_threads
         )
-        return top._replace(labels=np.where(top.labels < 0, -1, top.labels + np.int32(self.labels.start)))
+        return among_all(top, self.labels.start)
 
     def finish(self, folder: Path) -> dict[str, str]:
         """Write the weights that came out, pruned if asked for, feature by feature."""

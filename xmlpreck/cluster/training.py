@@ -23,15 +23,15 @@ import numpy as np
 import ray
 
 from xmlpreck import metrics
-from xmlpreck.cluster.parts import merge
+from xmlpreck.cluster.parts import cut_evenly, merge
 from xmlpreck.cluster.rows import Place
-from xmlpreck.cluster.session import Session, hire, on_node, result_of
+from xmlpreck.cluster.session import Session, hire, in_short, on_node, result_of
 from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Batch, Proposals, Settings, Weights, new_batch, new_merged, sparse_weights
 from xmlpreck.model import LinearScorer, progress_bar
-from xmlpreck.model.layout import with_dense_rows
+from xmlpreck.model.layout import have_dense_rows, with_dense_rows
 from xmlpreck.model.scorer import BLOCK_ROWS
 from xmlpreck.shards import RowSource
 from xmlpreck.train import PassFacts, Plan, PreparedRows, Safety, TrainingError, format_bytes
@@ -137,14 +137,8 @@ def expected_support(census: Census, n_rows: int) -> np.ndarray:
 
 def cut_labels(costs: np.ndarray, n_shards: int) -> list[int]:
     """Edges of contiguous shards of about the same cost; each begins at a whole block of the kernels."""
-    n_labels, n_blocks = len(costs), n_blocks_of(len(costs))
-    before = np.concatenate([[0], np.cumsum(np.add.reduceat(costs, np.arange(0, n_labels, linear.BLOCK)))])
-    # The nearest edge to each equal share, and at least one block for everyone.
-    edges = np.searchsorted((before[1:] + before[:-1]) / 2, before[-1] * np.arange(n_shards + 1) / n_shards)
-    edges[0], edges[-1] = 0, n_blocks
-    edges = np.maximum.accumulate(edges - np.arange(n_shards + 1))
-    edges = np.minimum(edges, n_blocks - n_shards) + np.arange(n_shards + 1)
-    return [min(int(edge) * linear.BLOCK, n_labels) for edge in edges]
+    block_costs = np.add.reduceat(costs, np.arange(0, len(costs), linear.BLOCK))
+    return [min(edge * linear.BLOCK, len(costs)) for edge in cut_evenly(block_costs, n_shards)]
 
 
 class Begin(NamedTuple):
@@ -189,7 +183,7 @@ class ClusterTrainer:
         told = [(labels, shard == 0) for shard, labels in enumerate(ranges)]
         lengths, surveys = zip(*self._ask_all("find_support", each=told), strict=True)
         self.ranges = ranges
-        is_dense = np.sum(lengths, axis=0) * linear.DENSE_SHARE > self.rows.n_labels
+        is_dense = have_dense_rows(np.sum(lengths, axis=0), self.rows.n_labels)
         self._tell_plan(self._ask_all("prepare", is_dense))
         self.is_dense = is_dense
         if self.config.train.favour == "tail":
@@ -221,8 +215,7 @@ class ClusterTrainer:
         """Go on from a checkpoint."""
         self.started, self.base = True, folder.absolute()  # a node works in a folder of its own
         self._ask_all("restore", self.base, again=False)
-        self.n_passes = facts["n_passes"]
-        self.cursor = Cursor(**{name: value for name, value in facts.items() if name != "n_passes"})
+        self.n_passes, self.cursor = facts["n_passes"], Cursor.of(facts)
         self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][linear.STEPS])
 
     # --- a pass ------------------------------------------------------------------------------------------------------
@@ -236,7 +229,7 @@ class ClusterTrainer:
             self.cursor = Cursor(self.n_passes + 1)
         cursor = self.cursor
         settings = pass_settings(self.config.train, cursor.number, self.rows.n_labels, self.label_weights)
-        self._begin(0)
+        self._begin()
         busy = spent = 0.0
         with progress_bar(self.rows.n_rows, f"pass {cursor.number}", progress) as bar:
             bar.update(min(cursor.rows_seen, self.rows.n_rows))
@@ -254,15 +247,14 @@ class ClusterTrainer:
                     self.log_limit = self.log_bytes + LOG_BYTES  # if there is no room for it, not after every batch
                     save()
                 pause()
-        self._flush()
         self.check_finite()
         self.n_passes = cursor.number
         return replace(cursor.facts(self.rows.n_rows), communication=1 - busy / max(spent, 1e-9))
 
-    def _begin(self, batch: int) -> None:
-        """All shards go to where the cursor is; the next batch has this number."""
-        self.next_batch = batch
-        begin = Begin(replace(self.cursor), batch)
+    def _begin(self) -> None:
+        """All shards go to where the cursor is."""
+        self.next_batch = 0
+        begin = Begin(replace(self.cursor), self.next_batch)
         self.log.append(begin)
         self._ask_all("begin_pass", *begin)
 
@@ -407,10 +399,8 @@ class ClusterTrainer:
         while True:
             self.tries[shard] += 1
             if self.tries[shard] > MOST_TRIES:
-                said = " ".join(str(error).split())[:200]
-                raise InputError(
-                    f"label shard {shard} was lost {MOST_TRIES} times at the same place ({said})"
-                ) from None
+                lost = f"label shard {shard} was lost {MOST_TRIES} times at the same place"
+                raise InputError(f"{lost} ({in_short(error)})") from None
             n_batches = sum(not isinstance(entry, Begin) for entry in self.log)
             self.session.tell(f"label shard {shard} is lost: it is restored, and {n_batches} batches are applied again")
             ray.kill(self.actors[shard])
@@ -454,7 +444,7 @@ def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> tu
     merged = new_merged(n_rows, most_labels, settings.k)
     for each in proposals:
         linear.merge_proposals(each, merged)
-    batch = new_batch(n_rows, n_rows, settings.k + most_labels) if n_rows else new_batch(0, 1, 1)
+    batch = new_batch(n_rows, max(n_rows, 1), settings.k + most_labels)
     linear.choose_rows(merged, settings, float(n_batches), batch)
     return batch, n_labels_of
 

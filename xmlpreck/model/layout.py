@@ -56,6 +56,11 @@ def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None) -> Weig
     return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
 
 
+def have_dense_rows(n_labels_of: np.ndarray, n_labels: int) -> np.ndarray:
+    """Which features have a dense row in training, by the number of labels that each has of all."""
+    return n_labels_of * linear.DENSE_SHARE > n_labels
+
+
 def lay_out(sparse: Weights, is_dense: np.ndarray | None = None) -> Weights:
     """Hybrid rows, as training needs them: a feature has either a dense row or a sparse one.
 
@@ -63,7 +68,7 @@ def lay_out(sparse: Weights, is_dense: np.ndarray | None = None) -> Weights:
     """
     lengths = np.diff(sparse.offsets)
     if is_dense is None:
-        is_dense = lengths * linear.DENSE_SHARE > sparse.dense_rows.shape[1]
+        is_dense = have_dense_rows(lengths, sparse.dense_rows.shape[1])
     weights = with_dense_rows(sparse, is_dense)
     is_sparse = ~is_dense
     in_sparse = np.repeat(is_sparse, lengths)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from xmlpreck.config import ConfigError, TrainConfig
-from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Weights
+from xmlpreck.model.layout import have_dense_rows
 from xmlpreck.support import Cut
 from xmlpreck.train.trainer import PreparedRows, TrainingError
 
@@ -69,7 +69,7 @@ def plan_run(
     """The plan of a run whose support has just been found, and stands in memory with all that is loaded."""
     lengths = np.diff(support.offsets)
     if is_dense is None:
-        is_dense = lengths * linear.DENSE_SHARE > rows.n_labels
+        is_dense = have_dense_rows(lengths, rows.n_labels)
     n_weights, n_sparse, n_dense = len(support.labels), int(lengths[~is_dense].sum()), int(is_dense.sum())
     cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
     entry = support.labels.itemsize + value

@@ -83,6 +83,11 @@ class Cursor:
     seconds: float = 0.0
     rows_seen: int = 0
 
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "Cursor":
+        """From what a checkpoint says of the trainer."""
+        return cls(**{name: value for name, value in facts.items() if name != "n_passes"})
+
     def add(self, batch: Batch, n_labels_of: np.ndarray) -> None:
         """Rows that were trained on, the next of their block."""
         self.surrogate += float(batch.surrogates.sum())
@@ -291,14 +296,17 @@ class Trainer:
         return write_arrays(folder, self.state())
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Take over a `state` of the same rows and settings, after `grow`."""
+        """Go on from a checkpoint of the same rows and settings, after `grow`."""
+        self.take_over(arrays)
+        self.n_passes, self.cursor = facts["n_passes"], Cursor.of(facts)
+
+    def take_over(self, arrays: dict[str, np.ndarray]) -> None:
+        """The `state` of a trainer of the same rows and settings."""
         mine = self.state()
         for name, array in arrays.items():
             if name not in mine or (array.shape, array.dtype) != (mine[name].shape, mine[name].dtype):
                 raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
             mine[name][...] = array
-        self.n_passes = facts["n_passes"]
-        self.cursor = Cursor(**{name: value for name, value in facts.items() if name != "n_passes"})
 
     def pass_settings(self) -> Settings:
         number = self.cursor.number
