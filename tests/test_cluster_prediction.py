@@ -200,7 +200,8 @@ def kill_workers(monkeypatch, n_kills):
             if hand.is_open and hand not in pid_of:
                 pid_of[hand] = ray.get(hand.actor.__ray_call__.remote(lambda worker: os.getpid()))
         deal(crew, *args)
-        busy = [hand for hand in crew.hands if hand.n_items == prediction.ITEMS_A_WORKER and hand in pid_of]
+        alive = [hand for hand in crew.hands if hand in pid_of and hand not in killed]
+        busy = [hand for hand in alive if hand.n_items == prediction.ITEMS_A_WORKER]
         if busy and len(killed) < n_kills:
             killed.append(busy[0])
             os.kill(pid_of[busy[0]], signal.SIGKILL)
@@ -217,7 +218,9 @@ def test_killed_workers_do_not_show(ray_cluster, monkeypatch, capsys):
     assert "is lost" in capsys.readouterr().err
 
 
-def test_a_node_that_goes_does_not_show(ray_cluster):
+def test_a_node_that_goes_does_not_show(ray_cluster, monkeypatch):
+    hire, hired = prediction.Crew._hire, []
+    monkeypatch.setattr(prediction.Crew, "_hire", lambda crew, n: (hire(crew, n), hired.extend(crew.hands)))
     node = ray_cluster.add_node(num_cpus=2, object_store_memory=100_000_000)
     rows = open_split("rows", "test")
     expected = LinearScorer.load("m").predict_topk(rows.read(0, rows.n_rows).rows, 5)
@@ -229,10 +232,23 @@ def test_a_node_that_goes_does_not_show(ray_cluster):
         )
         tops = [next(found)[1]]
         ray_cluster.remove_node(node, allow_graceful=False)
+        there = next(hand.actor for hand in hired if hand.node.id == node.node_id)
+        with pytest.raises(ray.exceptions.RayError):  # it may outlive its node for seconds, and do all of its work
+            while True:
+                ray.get(there.__ray_call__.remote(lambda worker: None))
         tops += [top for _, top in found]
     assert any("is lost" in text for text in told)
     assert np.concatenate([top.labels for top in tops]).tobytes() == expected.labels.tobytes()
     assert np.concatenate([top.scores for top in tops]).tobytes() == expected.scores.tobytes()
+
+
+def test_a_node_that_has_gone_unnoticed_is_left_out(ray_cluster):
+    node = ray_cluster.add_node(num_cpus=2, object_store_memory=100_000_000)
+    ray_cluster.remove_node(node, allow_graceful=False)
+    told = []
+    with connect(ray_cluster.address, told.append) as session:
+        assert len(session.nodes()) == 3
+    assert told == [] or "has gone" in told[0]
 
 
 def test_work_that_always_kills_is_given_up(ray_cluster, monkeypatch, capsys):

@@ -61,7 +61,12 @@ class Session:
         for node, answer in zip(nodes, answers, strict=True):
             if answer not in ready:
                 raise InputError(f"node {node.name} has not answered for {ANSWER_SECONDS:.0f} s: see ray status")
-            if (there := result_of(answer)) != here:
+            try:
+                there = result_of(answer)
+            except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+                self.tell(f"node {node.name} has gone: the others go on without it")
+                continue
+            if there != here:
                 raise InputError(f"node {node.name} has {there}, but here is {here}: install the same on all nodes")
 
 
