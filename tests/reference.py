@@ -195,10 +195,17 @@ def spread_out(c, s, y, k):
     return c
 
 
+def cut_to_bfloat16(W):
+    """Towards 0 to 8 significant bits, as a float32 without its lower 16 bits has them."""
+    fraction, exponent = np.frexp(W.astype(np.float32).astype(float))  # |fraction| in [1/2, 1)
+    return np.ldexp(np.trunc(fraction * 256) / 256, exponent)
+
+
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.0, average_from=1, noise=None,
-          restrict=True, label_weights=None, start=None, spread=False):  # fmt: skip
+          restrict=True, label_weights=None, start=None, spread=False, cut=False):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
-    scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts."""
+    scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
+    with W cut to bfloat16."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
@@ -208,7 +215,7 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
         for start in range(0, len(order), batch_rows):
             t += 1
             eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
-            W_before = W.copy()
+            W_before = cut_to_bfloat16(W) if cut else W.copy()
             for row in order[start : start + batch_rows]:
                 x, y = X[row], Y[row]
                 s = x @ W_before

@@ -6,7 +6,7 @@ import reference
 from scipy.sparse import random_array
 
 from xmlpreck.config import RowsConfig
-from xmlpreck.kernels import linear
+from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import new_work, noise_table, run_team, sparse_weights
 from xmlpreck.kernels.linear import RULES
 from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out
@@ -103,16 +103,20 @@ def test_top_labels_equal_brute_force(k):
     np.testing.assert_array_equal(scorer.decision_function(rows), scores)
 
 
-def test_layout_does_not_change_bits(monkeypatch):
+@pytest.mark.parametrize("in_16_bits", [False, True])
+def test_layout_does_not_change_bits(monkeypatch, in_16_bits):
     """Dense, sparse and hybrid rows add in the same order, so float32 sums agree to the last bit."""
     rng = np.random.default_rng(0)
     matrix = np.where(rng.random((40, 100)) < 0.1, rng.normal(size=(40, 100)), 0).astype(np.float32)
+    if in_16_bits:
+        bfloat.round_all(matrix)
     rows = random_array((50, 40), density=0.4, rng=rng).tocsr().astype(np.float32)
     scores = []
     for share, n_dense in ((0, 0), (10, None), (10**6, 40)):
         monkeypatch.setattr(linear, "DENSE_SHARE", share)
         weights = lay_out(sparse_from(matrix))
         assert n_dense is None or len(weights.dense_rows) == n_dense
+        assert weights.dense_rows.dtype == (np.uint16 if in_16_bits else np.float32)
         scores.append(LinearScorer(weights, RowsConfig(unit_norm=False, bias=0)).decision_function(rows))
         round_trip = all_sparse(weights)
         np.testing.assert_array_equal(round_trip.values, matrix[np.nonzero(matrix)])

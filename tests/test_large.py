@@ -15,6 +15,7 @@ from xmlpreck.cli import main
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.formats import build_csr, read_predictions
 from xmlpreck.kernels.arrays import sparse_weights
+from xmlpreck.kernels.bfloat import widen
 from xmlpreck.model import LinearScorer, ModelError, Shortlist, lay_out
 from xmlpreck.shards import ShardSet
 
@@ -82,7 +83,7 @@ def test_champions_are_the_largest_weights():
     for f in range(N_FEATURES):
         d, span = weights.dense_of[f], slice(weights.offsets[f], weights.offsets[f + 1])
         if d >= 0:
-            dense[f] = weights.dense_rows[d]
+            dense[f] = widen(weights.dense_rows[d])
         else:
             dense[f] = -np.inf
             dense[f, weights.labels[span]] = weights.values[span]

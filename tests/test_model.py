@@ -113,7 +113,7 @@ def flip(array, place, value):
         (lambda f: (f / "row_weights.npy").write_bytes(b"\x93NUMPY"), "row_weights.npy: cannot be read"),
         (lambda f: edit_array(f, "row_weights", lambda a: a[:-1]), "row_weights.npy: holds .* but model.json says"),
         (lambda f: edit_array(f, "row_weights", lambda a: a.astype("f8")), "row_weights.npy: holds .*<f8"),
-        (lambda f: edit_array(f, "row_weights", lambda a: flip(a, 3, np.nan)), "a weight is not a finite number"),
+        (lambda f: edit_array(f, "row_weights", lambda a: flip(a, 3, 0x7FC0)), "a weight is not a finite number"),
         (
             lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, 65535)),
             "row_labels.npy: the labels of a feature do not rise within",

@@ -17,7 +17,7 @@ from xmlpreck import catalog, train
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset, TopK, open_predictions
-from xmlpreck.model import LinearScorer, ModelError, all_sparse
+from xmlpreck.model import LinearScorer, ModelError, all_sparse, lay_out
 from xmlpreck.prediction import Choice, keep_from, label_bonus, read_labels
 from xmlpreck.pruning import largest_pruning, threshold_for_bytes, threshold_for_share
 
@@ -161,27 +161,28 @@ def test_labels_of_a_file_are_names_or_ids(tmp_path):
 def test_thresholds_by_share_and_by_bytes(tmp_path):
     scorer = train.fit(small_data(1), SETTINGS)
     half = scorer.prune(threshold_for_share(scorer, 0.5))
-    assert half.n_weights == pytest.approx(scorer.n_weights / 2, abs=2)
-    limit = 8 * (scorer.n_features + 2) + 6 * 100  # offsets: one for each feature, the bias and the end
+    assert 0.48 * scorer.n_weights < half.n_weights <= 0.5 * scorer.n_weights + 1
+    limit = 8 * (scorer.n_features + 2) + 4 * 100  # offsets: one for each feature, the bias and the end
     small = scorer.prune(threshold_for_bytes(scorer, limit))
-    assert small.n_weights == 100
+    assert 90 < small.n_weights <= 100
     with pytest.raises(InputError, match="the offsets alone take"):
         threshold_for_bytes(scorer, 10)
 
 
-def test_half_precision_is_half_the_bytes(tmp_path):
-    scorer, _ = draw(8)
-    whole, half = scorer.save(tmp_path / "whole"), scorer.save(tmp_path / "half", half=True)
-    assert whole - half == pytest.approx(2 * scorer.n_weights, abs=300)
-    loaded = LinearScorer.load(tmp_path / "half", verify=True)
-    assert loaded.weights.values.dtype == np.float32
-    expected = all_sparse(scorer.weights, least=1e-30).values.astype(np.float16).astype(np.float32)
-    found = all_sparse(loaded.weights)
-    assert np.isin(expected, [*found.values, 0]).all()
-    large = scorer.fresh(weights=scorer.weights._replace(values=scorer.weights.values * 1e9))
-    with pytest.raises(ModelError, match="too large for 16 bits"):
-        large.save(tmp_path / "large", half=True)
-    assert not (tmp_path / "large").exists()
+def test_weights_that_16_bits_can_hold_take_16_bits(tmp_path):
+    """Trained weights are such; others are stored as they are. Scores have the same bits before and after."""
+    drawn, drawn_rows = draw(8)
+    sparse = all_sparse(drawn.weights)
+    others = drawn.fresh(weights=lay_out(sparse._replace(values=sparse.values * np.float32(1.1))))
+    trained = train.fit(small_data(1), SETTINGS)
+    for scorer, rows, kind in ((others, drawn_rows, "<f4"), (trained, small_data(2).rows, "<u2")):
+        scorer.save(tmp_path / "m")
+        assert np.load(tmp_path / "m" / "row_weights.npy").dtype.str == kind
+        loaded = LinearScorer.load(tmp_path / "m", verify=True)
+        assert loaded.weights.values.dtype == np.float32
+        assert loaded.weights.dense_rows.dtype == (np.uint16 if kind == "<u2" else np.float32)
+        assert len(loaded.weights.dense_rows) > 0
+        assert loaded.decision_function(rows).tobytes() == scorer.decision_function(rows).tobytes()
 
 
 def small_data(seed, n_rows=400, n_features=40, n_labels=12):
@@ -361,7 +362,7 @@ def test_prune_and_update_from_the_command_line(trained, tmp_path, monkeypatch, 
     found = json.loads(capsys.readouterr().out)
     assert all(found["before"][name] - found["after"][name] <= 0.5 for name in found["before"])
     assert LinearScorer.load("small", verify=True).n_weights == found["n_weights"]
-    assert main(["prune", "--model", model, "--size", "300KB", "--half", "--out", "tiny", "--json"]) == 0
+    assert main(["prune", "--model", model, "--size", "300KB", "--out", "tiny", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] < 500_000
     assert main(["update", "--model", "small", "--data", "demo", "--out", "newer", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["new_labels"] == 0

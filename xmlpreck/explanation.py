@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError
 from xmlpreck.formats.dataset import build_csr
+from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights
 from xmlpreck.model import LinearScorer, prepare_rows
 
@@ -143,7 +144,7 @@ def weights_of(weights: Weights, features: np.ndarray, label: int) -> np.ndarray
     found = np.zeros(len(features), weights.values.dtype)
     dense_of = weights.dense_of[features]
     is_dense = dense_of >= 0
-    found[is_dense] = weights.dense_rows[dense_of[is_dense], label]
+    found[is_dense] = bfloat.widen(weights.dense_rows[dense_of[is_dense], label])
     sparse = np.flatnonzero(~is_dense)
     low, high = weights.offsets[features[sparse]], weights.offsets[features[sparse] + 1]
     has_any = low < high

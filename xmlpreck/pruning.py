@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xmlpreck.config import InputError, TrainConfig
-from xmlpreck.model import LinearScorer, all_sparse, label_type
+from xmlpreck.model import LinearScorer, all_sparse, bytes_a_weight
 from xmlpreck.shards import RowSource
 from xmlpreck.train import score
 
@@ -21,17 +21,19 @@ class Pruned(NamedTuple):
 
 
 def threshold_for_share(scorer: LinearScorer, kept: float) -> float:
-    """The size from which on weights are kept, so that about this share of them is."""
+    """The size from which on weights are kept, so that this share of them is, or as much less as ties make it."""
     sizes = np.sort(np.abs(all_sparse(scorer.weights).values))
     sizes = sizes[np.searchsorted(sizes, 0, side="right") :]
     n_dropped = round(len(sizes) * (1 - kept))
-    return float(sizes[n_dropped]) if n_dropped < len(sizes) else 0.0
+    if 0 < n_dropped < len(sizes):  # weights of one size go together, and many have the same 16 bits
+        n_dropped = int(np.searchsorted(sizes, sizes[n_dropped - 1], side="right"))
+    return float(sizes[min(n_dropped, len(sizes) - 1)]) if len(sizes) else 0.0
 
 
-def threshold_for_bytes(scorer: LinearScorer, n_bytes: int, half: bool = False) -> float:
+def threshold_for_bytes(scorer: LinearScorer, n_bytes: int) -> float:
     """The threshold that leaves at most `n_bytes` of weights."""
     offsets = 8 * (len(scorer.weights.dense_of) + 1)
-    n_kept = (n_bytes - offsets) // (label_type(scorer.n_labels).itemsize + (2 if half else 4))
+    n_kept = (n_bytes - offsets) // bytes_a_weight(scorer.weights)
     if n_kept < 1:
         raise InputError(f"{n_bytes:,} bytes are too few: the offsets alone take {offsets:,}")
     return threshold_for_share(scorer, min(1.0, n_kept / max(scorer.n_weights, 1)))

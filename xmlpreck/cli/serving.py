@@ -59,7 +59,6 @@ def add_serving_commands(commands: Any) -> None:
         metavar="NUMBER",
         help="drop as many as cost at most this much of P@1, P@3 and P@5 on the rows of --data",
     )
-    prune.add_argument("--half", action="store_true", help="store weights in 16 bits")
     update = add_command(commands, "update", update_command, "train a model further on new rows, labels or features")
     update.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
     update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
@@ -205,8 +204,8 @@ def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
 
 def prune_command(args: argparse.Namespace) -> None:
     ways = [way for way in (args.threshold, args.size, args.max_loss) if way is not None]
-    if len(ways) > 1 or not (ways or args.half):
-        raise config.InputError("say how to prune by one of --threshold, --size and --max-loss, or store by --half")
+    if len(ways) != 1:
+        raise config.InputError("say how to prune by one of --threshold, --size and --max-loss")
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     threshold = positive_number("--threshold", args.threshold) if args.threshold else 0.0
     from xmlpreck import model, pruning
@@ -216,7 +215,7 @@ def prune_command(args: argparse.Namespace) -> None:
     scorer = model.LinearScorer.load(args.model)
     result: dict[str, Any] = {}
     if args.size:
-        threshold = pruning.threshold_for_bytes(scorer, parse_bytes(args.size), args.half)
+        threshold = pruning.threshold_for_bytes(scorer, parse_bytes(args.size))
     if args.max_loss:
         if args.data is None:
             raise config.InputError("--max-loss is measured on rows: name them by --data")
@@ -225,7 +224,7 @@ def prune_command(args: argparse.Namespace) -> None:
         threshold = tried[-1].threshold
         result |= {"before": before, "after": tried[-1].scores, "tried": [one._asdict() for one in tried]}
     smaller = scorer.prune(threshold) if threshold else scorer
-    n_bytes = smaller.save(args.out, half=args.half)
+    n_bytes = smaller.save(args.out)
     n_weights = smaller.n_weights
     result |= {"out": args.out, "threshold": threshold, "n_weights": n_weights, "bytes": n_bytes}
     losses = [f"{name} {before[name]:.2f} -> {value:.2f}" for name, value in result.get("after", {}).items()]

@@ -75,10 +75,10 @@ def _map_arrays(folder: Path) -> list[np.ndarray]:
 
 
 def _bytes_in_memory(folder: Path, n_labels: int) -> int:
-    """8 for a weight, and 4 for each label where a feature has a dense row besides."""
-    offsets, labels, _ = _map_arrays(folder)
+    """8 for a weight, and for each label where a feature has a dense row besides what a weight has on disk."""
+    offsets, labels, values = _map_arrays(folder)
     n_dense = int((np.diff(offsets) * linear.DENSE_SHARE_PREDICTING > n_labels).sum())
-    return 8 * len(labels) + 4 * n_dense * n_labels
+    return 8 * len(labels) + values.itemsize * n_dense * n_labels
 
 
 def part_labels(folder: Path, n_labels: int, n_parts: int) -> list[Part]:

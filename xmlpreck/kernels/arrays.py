@@ -26,7 +26,7 @@ class Weights(NamedTuple):
     """Scorers of all labels, feature by feature: a dense row, or a sparse row of sorted labels."""
 
     dense_of: np.ndarray  # (n_features) int32: the feature's place in dense_rows, or -1
-    dense_rows: np.ndarray  # (n_dense, n_labels)
+    dense_rows: np.ndarray  # (n_dense, n_labels); as uint16 they are bfloat16
     offsets: np.ndarray  # (n_features + 1) int64 into labels and values; not looked at for a dense feature
     labels: np.ndarray  # int32
     values: np.ndarray
@@ -47,6 +47,7 @@ class Learner(NamedTuple):
     """What training changes. True weights = scale * weights; their mean over time = (elapsed * weights - sums) / n."""
 
     weights: Weights
+    scored: Weights  # what rows are scored with: float32 weights cut to bfloat16, of float64 the weights themselves
     dense_mask: np.ndarray  # (n_dense, ceil(n_labels / 8)) uint8: bit = this label may use this feature
     dense_sums: np.ndarray  # like weights.dense_rows: sum of elapsed * step (lazy averaging)
     sums: np.ndarray  # like weights.values

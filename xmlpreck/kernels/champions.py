@@ -7,6 +7,8 @@ of the score there. Nothing of linear.py is called: numba's cache would not noti
 import numpy as np
 from numba import njit
 
+from xmlpreck.kernels.bfloat import as_scored
+
 
 @njit(cache=True, nogil=True)
 def _take_best(scores, labels, n, most, best):
@@ -34,11 +36,13 @@ def take_champions(weights, offsets, labels, values):
     """The labels with the largest weights of each feature f, offsets[f + 1] - offsets[f] of them, by rising label."""
     for f in range(len(offsets) - 1):
         d = weights.dense_of[f]
-        first = 0 if d >= 0 else weights.offsets[f]
-        row = weights.dense_rows[d] if d >= 0 else weights.values[first : weights.offsets[f + 1]]
         room = offsets[f + 1] - offsets[f]
         if room == 0:
             continue
+        first = 0 if d >= 0 else weights.offsets[f]
+        row = np.empty((weights.dense_rows.shape[1] if d >= 0 else weights.offsets[f + 1]) - first, values.dtype)
+        for i in range(len(row)):
+            row[i] = as_scored(weights.dense_rows[d, i], weights.dense_rows) if d >= 0 else weights.values[first + i]
         least = np.partition(row, len(row) - room)[len(row) - room]
         n_equal = room - np.sum(row > least)  # of the weights that are as large as the least, so many are taken
         place = offsets[f]
@@ -77,7 +81,7 @@ def _score_exactly(features, values, weights, candidates, scores):
         place, end = weights.offsets[f], weights.offsets[f + 1]
         for j in range(len(candidates)):
             if d >= 0:
-                scores[j] += v * weights.dense_rows[d, candidates[j]]
+                scores[j] += v * as_scored(weights.dense_rows[d, candidates[j]], weights.dense_rows)
             else:
                 place = _find_from(weights.labels, place, end, candidates[j])
                 if place == end:

@@ -5,7 +5,7 @@ One file on purpose: numba's cache on disk notices edits of a function's own fil
 
 Every order of summation is fixed: a score adds features in the order of the row, a weight takes its steps in the order
 of the rows, and no `fastmath` is on where it could reorder a sum. So the result has the same bits for any number of
-threads and for dense and sparse rows alike.
+threads and for dense and sparse rows alike. Where dense rows are in bfloat16, scores take every weight cut to that.
 """
 
 import os
@@ -14,6 +14,8 @@ import numpy as np
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from xmlpreck.kernels.bfloat import as_scored, as_stored
 
 # Labels to a block of the accumulator. Only blocks that a row opens are zeroed, searched or perturbed, so that the
 # cost of a row follows its support and not n_labels.
@@ -108,20 +110,24 @@ def _open_all(n_labels, work):
 @njit(cache=True, nogil=True)
 def _add_one(scores, v, w):
     for i in range(len(w)):
-        scores[i] += v * w[i]
+        scores[i] += v * as_scored(w[i], w)
 
 
 @njit(cache=True, nogil=True)
 def _add_four(scores, v0, w0, v1, w1, v2, w2, v3, w3):
     """Four dense rows in one sweep: one load and store of the scores instead of four. Order as in four _add_one."""
     for i in range(len(w0)):
-        scores[i] = (((scores[i] + v0 * w0[i]) + v1 * w1[i]) + v2 * w2[i]) + v3 * w3[i]
+        score = scores[i] + v0 * as_scored(w0[i], w0)
+        score = score + v1 * as_scored(w1[i], w1)
+        score = score + v2 * as_scored(w2[i], w2)
+        scores[i] = score + v3 * as_scored(w3[i], w3)
 
 
 @njit(cache=True, nogil=True)
-def _add_sparse(scores, v, labels, w):
+def _add_sparse(scores, v, labels, w, dense_rows):
     for i in range(len(labels)):
-        scores[np.uint32(labels[i])] += v * w[i]  # unsigned: no test for a negative index, half the time
+        label = np.uint32(labels[i])  # unsigned: no test for a negative index, half the time
+        scores[label] += v * as_scored(w[i], dense_rows)
 
 
 @njit(cache=True, nogil=True)
@@ -151,14 +157,14 @@ def _score_row(features, values, weights, n_labels, work):
             _add_one(scores, values[i], dense_rows[d])
         elif any_dense:
             first, last = offsets[features[i]], offsets[features[i] + 1]
-            _add_sparse(scores, values[i], labels[first:last], row_values[first:last])
+            _add_sparse(scores, values[i], labels[first:last], row_values[first:last], dense_rows)
         else:
             v = values[i]
             for p in range(offsets[features[i]], offsets[features[i] + 1]):
                 label = labels[p]
                 if work.opened[label // BLOCK] != work.counts[0]:
                     _open_block(label // BLOCK, n_labels, work)
-                scores[label] += v * row_values[p]
+                scores[label] += v * as_scored(row_values[p], dense_rows)
         i += 1
 
 
@@ -378,7 +384,7 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
 
     The first n_frozen labels stay as they are.
     """
-    weights = learner.weights
+    weights, scored_rows = learner.weights, learner.scored.dense_rows
     for i in range(len(features)):
         f = features[i]
         group = f % FEATURE_GROUPS
@@ -401,6 +407,8 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
                 grown += (2 * row_weights[place] + step) * step
                 row_weights[place] += step
                 row_sums[place] += elapsed * step
+                if d >= 0:
+                    scored_rows[d, place] = as_stored(row_weights[place], scored_rows)
         learner.norms[group] += grown
 
 
@@ -419,7 +427,7 @@ def add_centroids(me, n_threads, rows, learner, shares):
 @njit(cache=True, nogil=True)
 def _multiply_out(me, n_threads, learner, scale, elapsed):
     """weights *= scale, and what the mean has so far moves into sums: then scale is 1 and elapsed 0 again."""
-    weights = learner.weights
+    weights, scored_rows = learner.weights, learner.scored.dense_rows
     for f in range(len(weights.dense_of)):
         if f % FEATURE_GROUPS % n_threads == me:
             d = weights.dense_of[f]
@@ -427,6 +435,7 @@ def _multiply_out(me, n_threads, learner, scale, elapsed):
                 for label in range(weights.dense_rows.shape[1]):
                     learner.dense_sums[d, label] -= elapsed * weights.dense_rows[d, label]
                     weights.dense_rows[d, label] *= scale
+                    scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
             for p in range(weights.offsets[f], weights.offsets[f + 1]):
                 learner.sums[p] -= elapsed * weights.values[p]
                 weights.values[p] *= scale
@@ -458,8 +467,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
     Phase 1, rows dealt out as threads ask: score with the weights of the batch's start, choose the step.
     Phase 2, features dealt by group: apply all steps of the batch in row order. Each weight has one writer.
     """
-    weights = learner.weights
-    n_labels = weights.dense_rows.shape[1]
+    n_labels = learner.scored.dense_rows.shape[1]
     batch_rows = len(batch.n_pairs)
     clock = learner.clock.copy()  # every thread keeps the same time by itself: one barrier less
     for start in range(0, len(order), batch_rows):
@@ -472,7 +480,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 break
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-            _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work)
+            _score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
             n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
             n_neg = _split_labels(relevant, n_best, n_labels, work) if len(relevant) > 0 else 0
             _choose_row(
@@ -518,8 +526,7 @@ def propose_rows(rows, order, learner, settings, noise, work, claimed, proposals
 
     Threads share `claimed`. A shard's labels begin at a whole block, and go by their ids among all labels.
     """
-    weights = learner.weights
-    n_labels = weights.dense_rows.shape[1]
+    n_labels = learner.scored.dense_rows.shape[1]
     first_label = settings.first_block * BLOCK
     while True:
         slot = _fetch_add(claimed, 0, 1)
@@ -527,7 +534,7 @@ def propose_rows(rows, order, learner, settings, noise, work, claimed, proposals
             break
         row = order[slot]
         relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-        _score_for_choice(row, rows, relevant, weights, learner.clock[SCALE], settings, noise, work)
+        _score_for_choice(row, rows, relevant, learner.scored, learner.clock[SCALE], settings, noise, work)
         n_neg = _split_labels(relevant, settings.k, n_labels, work)
         proposals.n_neg[slot] = n_neg
         proposals.neg[slot, :n_neg] = work.neg[:n_neg]

@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+from xmlpreck.kernels.bfloat import as_scored, as_stored
+
 
 @njit(cache=True, nogil=True)
 def support_of(me, n_threads, feature_offsets, feature_rows, feature_values, rows, seen, offsets, labels, strengths):
@@ -98,7 +100,7 @@ def fill_dense(offsets, labels, values, dense_of, dense_rows):
     for f in range(len(dense_of)):
         if dense_of[f] >= 0:
             for p in range(offsets[f], offsets[f + 1]):
-                dense_rows[dense_of[f], labels[p]] = values[p]
+                dense_rows[dense_of[f], labels[p]] = as_stored(values[p], dense_rows)
 
 
 @njit(cache=True, nogil=True)
@@ -129,7 +131,7 @@ def gather_rows(weights, dense_mask, least, offsets, labels, values):
         stop = weights.dense_rows.shape[1] if dense >= 0 else weights.offsets[f + 1]
         for p in range(0 if dense >= 0 else weights.offsets[f], stop):
             label = p if dense >= 0 else weights.labels[p]
-            value = weights.dense_rows[dense, p] if dense >= 0 else weights.values[p]
+            value = as_scored(weights.dense_rows[dense, p], weights.dense_rows) if dense >= 0 else weights.values[p]
             if least > 0:
                 kept = abs(value) >= least
             elif dense >= 0 and masked:

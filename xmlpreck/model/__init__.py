@@ -1,7 +1,7 @@
 """LinearScorer: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
 
-from xmlpreck.model.directory import FORMAT_VERSION, ModelError, check_target, label_type
-from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows
+from xmlpreck.model.directory import FORMAT_VERSION, ModelError, bytes_a_weight, check_target
+from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows, rounded
 from xmlpreck.model.scorer import LinearScorer, progress_bar
 from xmlpreck.model.shortlist import Shortlist
 
@@ -11,10 +11,11 @@ __all__ = [
     "ModelError",
     "Shortlist",
     "all_sparse",
+    "bytes_a_weight",
     "check_target",
     "kernel_rows",
-    "label_type",
     "lay_out",
     "prepare_rows",
     "progress_bar",
+    "rounded",
 ]

@@ -13,6 +13,7 @@ from xmlpreck.calibration import Calibration, is_saved
 from xmlpreck.config import InputError, RowsConfig, from_dict
 from xmlpreck.formats.dataset import MAX_ID
 from xmlpreck.formats.files import atomic_folder, holds_other_files
+from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights, sparse_weights
 from xmlpreck.kernels.patterns import rows_rise
 from xmlpreck.model.layout import ANY_SIZE, all_sparse, with_dense_rows
@@ -46,26 +47,27 @@ def label_type(n_labels: int) -> np.dtype:
     return np.dtype(np.uint16 if n_labels <= 1 << 16 else np.int32)
 
 
-def write_model(folder: Path, model: Contents, half: bool = False) -> int:
+def bytes_a_weight(weights: Weights) -> int:
+    """On disk: of the weight and of its label's id."""
+    n_bytes = 2 if bfloat.can_hold(weights.values) else weights.values.itemsize
+    return n_bytes + label_type(int(weights.dense_rows.shape[1])).itemsize
+
+
+def write_model(folder: Path, model: Contents) -> int:
     """Write the directory in one step (temporary name, fsync, rename); returns its size in bytes."""
     check_target(folder)
     try:
         with atomic_folder(folder) as ready:
-            _write_files(ready, model, half)
+            _write_files(ready, model)
             return sum(file.stat().st_size for file in ready.iterdir())
     except OSError as error:
         raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-def _write_files(folder: Path, model: Contents, half: bool) -> None:
+def _write_files(folder: Path, model: Contents) -> None:
     n_features = len(model.weights.dense_of) - (model.rows.bias > 0)
     sparse = all_sparse(model.weights, least=ANY_SIZE)
-    values = sparse.values
-    if half:
-        with np.errstate(over="ignore"):
-            values = values.astype(np.float16)
-        if not np.isfinite(values).all():
-            raise ModelError("a weight is too large for 16 bits: save without --half")
+    values = bfloat.cut(sparse.values) if bfloat.can_hold(sparse.values) else sparse.values
     n_labels = int(model.weights.dense_rows.shape[1])
     labels = sparse.labels.astype(label_type(n_labels), copy=False)
     arrays = dict(zip(ARRAYS, (sparse.offsets, labels, values), strict=True))
@@ -157,22 +159,20 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
         if not holds:
             raise ModelError(f"{folder / name}.npy: {what}")
 
-    for name, kinds in zip(ARRAYS, (("<i8",), ("<u2", "<i4"), ("<f2", "<f4", "<f8")), strict=True):
+    for name, kinds in zip(ARRAYS, (("<i8",), ("<u2", "<i4"), ("<u2", "<f4", "<f8")), strict=True):
         array = arrays[name]
         demand(array.ndim == 1 and array.dtype.str in kinds, name, f"is {array.dtype} of shape {array.shape}")
     demand(offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features")
     rises = offsets[0] == 0 and offsets[-1] == len(labels) and (np.diff(offsets) >= 0).all()
     demand(rises, "row_offsets", "offsets do not rise from 0 to the number of weights")
     demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
-    labels = labels.astype(np.int32, copy=False)  # like a half weight: a size on disk
+    labels, values = labels.astype(np.int32, copy=False), bfloat.widen(values)  # 16 bits are a size on disk
     rising = rows_rise(offsets, labels, n_labels)
     demand(rising, "row_labels", f"the labels of a feature do not rise within 0 to {n_labels - 1}")
     # Prediction keeps a score for every label: a model of nothing must not reserve memory for them.
     few = n_labels <= LABELS_A_WEIGHT * (len(labels) + 1000)
     demand(few, "row_labels", f"{len(labels)} weights are not a model of {n_labels} labels")
     demand(np.isfinite(values.sum(dtype=np.float64)), "row_weights", "a weight is not a finite number")
-    if values.dtype == np.float16:  # the kernels know float32
-        values = values.astype(np.float32)
     return with_dense_rows(sparse_weights(offsets, labels, values, n_labels))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.config import RowsConfig
-from xmlpreck.kernels import linear
+from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
 from xmlpreck.kernels.patterns import fill_dense, gather_rows, unit_rows
 
@@ -45,13 +45,17 @@ def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
     )
 
 
-def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None) -> Weights:
-    """A dense row beside the sparse one for each feature with many labels, or for those that are given."""
+def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = True) -> Weights:
+    """A dense row beside the sparse one for each feature with many labels, or for those that are given.
+
+    In bfloat16 if that can hold the weights, unless they shall change: then not `narrow`.
+    """
     n_labels = sparse.dense_rows.shape[1]
     if is_dense is None:
         is_dense = np.diff(sparse.offsets) * linear.DENSE_SHARE_PREDICTING > n_labels
     dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
-    dense_rows = np.zeros((int(is_dense.sum()), n_labels), sparse.values.dtype)
+    dtype = np.dtype(np.uint16) if narrow and bfloat.can_hold(sparse.values) else sparse.values.dtype
+    dense_rows = np.zeros((int(is_dense.sum()), n_labels), dtype)
     fill_dense(sparse.offsets, sparse.labels, sparse.values, dense_of, dense_rows)
     return sparse._replace(dense_of=dense_of, dense_rows=dense_rows)
 
@@ -61,15 +65,16 @@ def have_dense_rows(n_labels_of: np.ndarray, n_labels: int) -> np.ndarray:
     return n_labels_of * linear.DENSE_SHARE > n_labels
 
 
-def lay_out(sparse: Weights, is_dense: np.ndarray | None = None) -> Weights:
+def lay_out(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = True) -> Weights:
     """Hybrid rows, as training needs them: a feature has either a dense row or a sparse one.
 
-    Of a shard of the labels, `is_dense` says which ones have a dense row among all labels.
+    Of a shard of the labels, `is_dense` says which ones have a dense row among all labels. See with_dense_rows for
+    `narrow`.
     """
     lengths = np.diff(sparse.offsets)
     if is_dense is None:
         is_dense = have_dense_rows(lengths, sparse.dense_rows.shape[1])
-    weights = with_dense_rows(sparse, is_dense)
+    weights = with_dense_rows(sparse, is_dense, narrow)
     is_sparse = ~is_dense
     in_sparse = np.repeat(is_sparse, lengths)
     offsets = np.concatenate([[0], np.cumsum(np.where(is_sparse, lengths, 0))])
@@ -88,6 +93,15 @@ def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None, least: fl
     if len(labels):
         gather_rows(weights, mask, least, offsets, labels, values)
     return sparse_weights(offsets, labels, values, int(weights.dense_rows.shape[1]))
+
+
+def rounded(weights: Weights) -> Weights:
+    """The nearest weights that bfloat16 can hold, with dense rows of it; float64 ones as they are. Works in place."""
+    if weights.values.dtype != np.float32:
+        return weights
+    for array in (weights.dense_rows, weights.values):
+        bfloat.round_all(array)
+    return weights._replace(dense_rows=bfloat.cut(weights.dense_rows))
 
 
 def count_weights(weights: Weights) -> int:

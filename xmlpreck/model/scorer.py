@@ -194,11 +194,11 @@ class LinearScorer:
         """A copy with these changes and with buffers of its own, which fit other sizes."""
         return replace(self, **changes, _buffers=Buffers())
 
-    def save(self, folder: str | Path, half: bool = False) -> int:
-        """Write the model directory in one step, with weights of 16 bits if `half`; returns its size in bytes."""
+    def save(self, folder: str | Path) -> int:
+        """Write the model directory in one step; returns its size in bytes."""
         names = (self.label_names, self.feature_names)
         contents = Contents(self.weights, self.rows, *names, self.info, self.vectorizer, self.calibration)
-        return write_model(Path(folder), contents, half)
+        return write_model(Path(folder), contents)
 
     @classmethod
     def load(cls, folder: str | Path, verify: bool = False) -> "LinearScorer":

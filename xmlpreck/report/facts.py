@@ -10,7 +10,7 @@ from xmlpreck import metrics
 from xmlpreck.calibration import Reliability, reliability, uncalibrated
 from xmlpreck.config import InputError, TrainConfig
 from xmlpreck.formats import Dataset, TopK
-from xmlpreck.model import LinearScorer, all_sparse, label_type
+from xmlpreck.model import LinearScorer, bytes_a_weight
 from xmlpreck.pruning import threshold_for_share
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.train import Survey, score
@@ -168,10 +168,7 @@ def _prune(scorer: LinearScorer, source: RowSource, n_threads: int) -> list[Prun
     facts = []
     for share in KEPT_SHARES:
         smaller = scorer.prune(threshold_for_share(scorer, share))
-        sparse = all_sparse(smaller.weights)
-        n_bytes = (
-            sparse.offsets.nbytes + sparse.values.nbytes + len(sparse.labels) * label_type(scorer.n_labels).itemsize
-        )
+        n_bytes = 8 * (len(smaller.weights.dense_of) + 1) + smaller.n_weights * bytes_a_weight(smaller.weights)
         facts.append(PrunedFacts(n_bytes, n_rows, score(smaller, rows, TrainConfig(threads=n_threads))))
     return facts
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from xmlpreck.config import ConfigError, TrainConfig
 from xmlpreck.kernels.arrays import Weights
+from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
 from xmlpreck.support import Cut
 from xmlpreck.train.trainer import PreparedRows, TrainingError
@@ -74,6 +75,7 @@ def plan_run(
     cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
     entry = support.labels.itemsize + value
     averages = (n_sparse + cells) * value
+    scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
     # Beside the weights and averages stand, one after the other: the support from which they are laid out (when there
     # are no averages yet); copies of the weights, to score held-out rows; the model as it is pruned or saved (when the
     # averages are gone).
@@ -82,7 +84,7 @@ def plan_run(
     finishing = n_weights * entry * (2 if config.prune else 1) - averages
     parts = {
         "libraries and loaded rows": resident_bytes() - support.labels.nbytes,
-        "weights": n_sparse * entry + cells * value + cells // 8,
+        "weights": n_sparse * entry + cells * (value + scored_cell) + cells // 8,
         "averages": averages,
         "rows being read": rows.streamed_bytes,
         "buffers": config.n_threads * rows.n_labels * value,
@@ -96,7 +98,7 @@ def plan_run(
         n_dense,
         parts,
         checkpoint_bytes=2 * averages,
-        model_bytes=n_weights * entry + support.offsets.nbytes + _names_bytes(rows),
+        model_bytes=n_weights * bytes_a_weight(support) + support.offsets.nbytes + _names_bytes(rows),
         limit_bytes=limit,
     )
 

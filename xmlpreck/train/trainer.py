@@ -11,7 +11,7 @@ import numpy as np
 from xmlpreck import metrics
 from xmlpreck.config import STEP_DECAYS, InputError, RowsConfig, TrainConfig
 from xmlpreck.formats import Dataset
-from xmlpreck.kernels import linear
+from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import (
     Batch,
     Learner,
@@ -25,7 +25,7 @@ from xmlpreck.kernels.arrays import (
     run_team,
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
-from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar
+from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar, rounded
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, union_of
 from xmlpreck.train.checkpoint import write_arrays
@@ -188,7 +188,7 @@ class Trainer:
         grown, places = union_of(known, wanted)
         values = np.zeros((2, len(grown.labels)), old.sums.dtype)
         values[:, places] = known.values, sums.values
-        grown_sums = lay_out(grown._replace(values=values[1]))
+        grown_sums = lay_out(grown._replace(values=values[1]), narrow=False)
         self.learner = new_learner(grown._replace(values=values[0]))._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
@@ -277,6 +277,7 @@ class Trainer:
         for array in self.state().values():
             array[...] = 0
         self.learner.clock[:] = NEW_CLOCK
+        self._cut_dense_rows()
         self.cursor = Cursor(self.n_passes)
         return seconds
 
@@ -307,21 +308,30 @@ class Trainer:
             if name not in mine or (array.shape, array.dtype) != (mine[name].shape, mine[name].dtype):
                 raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
             mine[name][...] = array
+        self._cut_dense_rows()
+
+    def _cut_dense_rows(self) -> None:
+        """What rows are scored with, anew from the weights."""
+        weights, scored = self.learner.weights, self.learner.scored
+        if scored is not weights:
+            scored.dense_rows[...] = bfloat.cut(weights.dense_rows)
 
     def pass_settings(self) -> Settings:
         number = self.cursor.number
         return pass_settings(self.config, number, self.n_labels, self.label_weights)._replace(n_frozen=self.n_frozen)
 
     def weights(self) -> Weights:
-        """The mean of the weights after every batch since averaging began; the last ones if it has not."""
+        """The mean of the weights after every batch since averaging began, rounded; the last ones if it has not."""
         learner = self.learner
         _, scale, elapsed, n_averaged = (float(value) for value in learner.clock)
         weights = learner.weights
         if not n_averaged:
-            return weights._replace(dense_rows=weights.dense_rows * scale, values=weights.values * scale)
-        return weights._replace(
-            dense_rows=weights.dense_rows * (elapsed / n_averaged) - learner.dense_sums / n_averaged,
-            values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
+            return rounded(weights._replace(dense_rows=weights.dense_rows * scale, values=weights.values * scale))
+        return rounded(
+            weights._replace(
+                dense_rows=weights.dense_rows * (elapsed / n_averaged) - learner.dense_sums / n_averaged,
+                values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
+            )
         )
 
     def finish(self) -> Weights:
@@ -335,7 +345,8 @@ class Trainer:
                 sums /= n_averaged
                 array -= sums
         self.learner = new_learner(no_weights(len(weights.dense_of), self.n_labels, weights.values.dtype))
-        return weights
+        del learner, sums  # which hold the averages
+        return rounded(weights)
 
     def check_finite(self) -> None:
         weights = self.learner.weights
@@ -378,13 +389,15 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
 
 def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
     """A learner that starts from sparse rows; their pattern, zeros too, is its support. See lay_out for `is_dense`."""
-    weights = lay_out(start, is_dense)
+    weights = lay_out(start, is_dense, narrow=False)
     mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
     fill_mask(start.offsets, start.labels, weights.dense_of, mask)
     norms = np.zeros(linear.FEATURE_GROUPS)
     add_squares(start.offsets, start.values, norms)
+    is_single = weights.values.dtype == np.float32
     return Learner(
         weights=weights,
+        scored=weights._replace(dense_rows=bfloat.cut(weights.dense_rows)) if is_single else weights,
         dense_mask=mask,
         dense_sums=np.zeros_like(weights.dense_rows),
         sums=np.zeros_like(weights.values),
