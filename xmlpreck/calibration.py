@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression, minimize_scalar
+import scipy  # its optimize is loaded at its first use: 28 MB that prediction does not need
 from scipy.sparse import csr_array
 from scipy.special import expit, log_expit, logit
 
@@ -51,7 +51,7 @@ class Calibration:
             index = scores + np.float32(slope) * best
             return _log_loss(np.interp(index, *_curve(index, hit)), hit)
 
-        found = minimize_scalar(loss, bounds=(-1, 1), method="bounded", options={"xatol": 0.01})
+        found = scipy.optimize.minimize_scalar(loss, bounds=(-1, 1), method="bounded", options={"xatol": 0.01})
         slope = np.asarray(found.x, np.float32)
         index = scores + slope * best
         knots = _curve(index, hit)
@@ -157,7 +157,7 @@ def _curve(index: np.ndarray, hit: np.ndarray) -> np.ndarray:
     counts = np.bincount(cell)
     is_used = counts > 0
     counts, sums, n_hits = (part[is_used] for part in (counts, np.bincount(cell, index), np.bincount(cell, hit)))
-    steps = isotonic_regression(n_hits / counts, weights=counts).blocks[:-1]
+    steps = scipy.optimize.isotonic_regression(n_hits / counts, weights=counts).blocks[:-1]
     counts, sums, n_hits = (np.add.reduceat(part, steps) for part in (counts, sums, n_hits))
     # Half a hit more pulls small steps to the middle, at times past their neighbours.
     return np.stack([sums / counts, np.maximum.accumulate((n_hits + 0.5) / (counts + 1))])
