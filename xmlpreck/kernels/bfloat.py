@@ -17,10 +17,10 @@ _WORD, _UPPER = ir.IntType(32), ir.IntType(16)
 @intrinsic
 def as_scored(typing_context, weight, rows):
     """The number that a weight counts as in a score where dense rows are like `rows`: cut to bfloat16, or as it is."""
-    wanted = types.float32 if rows.dtype == types.uint16 else weight
+    is_cut = rows.dtype == types.uint16
 
     def generate(context, builder, signature, args):
-        if wanted == weight and rows.dtype != types.uint16:
+        if not is_cut:
             return args[0]
         if weight == types.uint16:
             bits = builder.shl(builder.zext(args[0], _WORD), _WORD(16))
@@ -28,20 +28,20 @@ def as_scored(typing_context, weight, rows):
             bits = builder.and_(builder.bitcast(args[0], _WORD), _WORD(0xFFFF0000))
         return builder.bitcast(bits, ir.FloatType())
 
-    return wanted(weight, rows), generate
+    return (types.float32 if is_cut else weight)(weight, rows), generate
 
 
 @intrinsic
 def as_stored(typing_context, weight, rows):
     """A weight as `rows` hold it: cut to bfloat16, or as it is."""
-    cut = rows.dtype == types.uint16
+    is_cut = rows.dtype == types.uint16
 
     def generate(context, builder, signature, args):
-        if not cut:
+        if not is_cut:
             return args[0]
         return builder.trunc(builder.lshr(builder.bitcast(args[0], _WORD), _WORD(16)), _UPPER)
 
-    return (types.uint16 if cut else weight)(weight, rows), generate
+    return (types.uint16 if is_cut else weight)(weight, rows), generate
 
 
 def widen(rows: np.ndarray) -> np.ndarray:
