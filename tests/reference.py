@@ -201,26 +201,47 @@ def cut_to_bfloat16(W):
     return np.ldexp(np.trunc(fraction * 256) / 256, exponent)
 
 
+def champions(W, allowed, per_feature):
+    """W with only the largest weights of each feature (of equal ones the lower label) that a label may have."""
+    kept = np.zeros(W.shape)
+    for f in range(len(W)):
+        labels = sorted(np.flatnonzero(allowed[f]), key=lambda label: (-W[f, label], label))[:per_feature]
+        kept[f, labels] = W[f, labels]
+    return kept
+
+
+def candidates(partial, y, n):
+    """The n irrelevant labels with the largest partial scores, as booleans."""
+    found = np.zeros(len(y), dtype=bool)
+    found[sorted(np.flatnonzero(~y), key=lambda label: (-partial[label], label))[:n]] = True
+    return found
+
+
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.0, average_from=1, noise=None,
-          restrict=True, label_weights=None, start=None, spread=False, cut=False):  # fmt: skip
+          restrict=True, label_weights=None, start=None, spread=False, cut=False, shortlist=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
     scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
-    with W cut to bfloat16."""
+    with W cut to bfloat16; with `shortlist` = (labels a feature, candidates, when lists are made: {(pass, rows seen)})
+    an irrelevant label must be a candidate, once there are lists."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
-    facts = []
+    facts, lists = [], None
     for pass_number, order in enumerate(orders, start=1):
         surrogate, errors, updated = 0.0, 0, 0
         for start in range(0, len(order), batch_rows):
             t += 1
             eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
+            if shortlist is not None and (pass_number, start) in shortlist[2]:
+                lists = champions(W, allowed, shortlist[0])
             W_before = cut_to_bfloat16(W) if cut else W.copy()
             for row in order[start : start + batch_rows]:
                 x, y = X[row], Y[row]
                 s = x @ W_before
                 if noise is not None:
                     s = s + noise(pass_number, row)
+                if lists is not None:
+                    s = np.where(y | candidates(x @ lists, y, shortlist[1]), s, -np.inf)
                 c = RULES[rule](s, y, k)
                 if spread and rule.startswith("sgd"):
                     c = spread_out(c, s, y, k)

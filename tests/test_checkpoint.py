@@ -81,11 +81,15 @@ def interrupt(data, config, checkpoints, n_pauses=1, **safety):
         {"tau": 0.4, "average_from": 2},
         {"heldout": 0.2, "prune": 0.05, "average_from": 3},
         {"radius": 0.6, "batch_rows": 1, "average_from": 0},
+        {"shortlist": 3, "average_from": 2},
     ],
     ids=lambda train: "-".join(train),
 )
-def test_stopped_at_every_pause(tmp_path, algo, train):
+def test_stopped_at_every_pause(tmp_path, monkeypatch, algo, train):
     """A run of two blocks that gets no further than one call of the kernels at a time, with 1, 2 and 3 threads."""
+    monkeypatch.setattr("xmlpreck.train.trainer.EXACT_ROWS", 10)
+    monkeypatch.setattr("xmlpreck.train.trainer.LISTED_ROWS", 40)  # lists outlive some stops
+    monkeypatch.setattr("xmlpreck.train.trainer.CANDIDATES", 5)
     data, config = dataset(), settings(algo=algo, **train)
     told = []
     whole = fit(data, config, told.append)

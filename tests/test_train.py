@@ -381,3 +381,51 @@ def test_growing_an_empty_support_keeps_the_clock():
         trainer.grow(rows)
         trainer.run_pass(rows)
     assert trainer.learner.clock[linear.STEPS] == 6
+
+
+# --- shortlists in training
+
+
+def short_intervals(monkeypatch, exact=16, listed=32, a_call=16, n_candidates=6):
+    monkeypatch.setattr("xmlpreck.train.trainer.EXACT_ROWS", exact)
+    monkeypatch.setattr("xmlpreck.train.trainer.LISTED_ROWS", listed)
+    monkeypatch.setattr("xmlpreck.train.trainer.ROWS_A_CALL", a_call)
+    monkeypatch.setattr("xmlpreck.train.trainer.CANDIDATES", n_candidates)
+
+
+@pytest.mark.parametrize("settings", [{}, {"algo": "perceptron-avg", "batch_rows": 4}, {"spread": True}])
+def test_training_with_a_shortlist_equals_the_reference(monkeypatch, settings):
+    """Sparse rows only: a dense one has zeros that no label may use, and they may be champions, too."""
+    monkeypatch.setattr(linear, "DENSE_SHARE", 0)
+    short_intervals(monkeypatch)
+    X, Y = draw_rows(seed=21, n_rows=70)
+    base = TrainConfig(epochs=2, k=3, eta=0.3, batch_rows=8, average_from=1, shortlist=4)
+    config = replace(base, **settings)
+    found, facts = trained(X, Y, config)
+    lists = {(1, rows) for rows in (16, 32, 64)} | {(2, rows) for rows in (0, 32, 64)}
+    slow = reference.train(
+        X, Y, rule=config.algo, k=3, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.3,
+        spread=config.spread, shortlist=(4, 6, lists),
+    )  # fmt: skip
+    np.testing.assert_allclose(dense(found.learner.weights), slow.last, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(dense(found.weights()), slow.average, rtol=1e-9, atol=1e-12)
+    assert [f.updated for f in facts] == slow.updated
+    exact, _ = trained(X, Y, replace(config, shortlist=0))
+    assert (dense(exact.weights()) != dense(found.weights())).any()
+
+
+@pytest.mark.parametrize("settings", [{}, {"tau": 0.4}, {"radius": 1.0}, {"algo": "sgd-max", "favour": "tail"}])
+def test_a_shortlist_of_all_labels_is_exact_training(monkeypatch, settings):
+    """To the last bit, with dense rows, noise and a scale too."""
+    short_intervals(monkeypatch, n_candidates=200)
+    X, Y = draw_rows(seed=22, n_rows=150, n_labels=150)
+    config = TrainConfig(epochs=2, threads=2, **settings)
+    runs = [trained(X, Y, replace(config, shortlist=n), np.float32)[0] for n in (0, 150)]
+    assert bits(runs[0]) == bits(runs[1])
+
+
+def test_a_shortlist_gives_the_same_bits_for_any_number_of_threads(monkeypatch):
+    short_intervals(monkeypatch)
+    X, Y = draw_rows(seed=23, n_rows=200, n_labels=150)
+    runs = [trained(X, Y, TrainConfig(epochs=2, threads=n, shortlist=5, tau=0.2), np.float32)[0] for n in (1, 2, 3)]
+    assert bits(runs[0]) == bits(runs[1]) == bits(runs[2])

@@ -69,6 +69,9 @@ class TrainConfig:
     tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy")
     radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
     spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
+    shortlist: int = setting(
+        0, "look for irrelevant labels among those that the so many strongest of each feature bring up; 0 = among all"
+    )
     centroid: float = setting(1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper")
     average_from: int = setting(2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last")
     batch_rows: int = setting(32, "rows that are scored with the same weights")
@@ -87,6 +90,7 @@ class TrainConfig:
             "epochs": 1,
             "average_from": 0,
             "batch_rows": 1,
+            "shortlist": 0,
             "seed": 0,
             "threads": 0,
         }.items():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xmlpreck.train import PassFacts, Plan, Safety
 
 # Settings of training that have a flag of their own; the others are reached by --set.
-NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
+NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "shortlist", "heldout", "threads", "seed")
 
 
 def add_training_commands(commands: Any) -> None:

@@ -32,9 +32,9 @@ def _take_best(scores, labels, n, most, best):
 
 
 @njit(cache=True, nogil=True)
-def take_champions(weights, offsets, labels, values):
+def take_champions(me, n_threads, weights, offsets, labels, values):
     """The labels with the largest weights of each feature f, offsets[f + 1] - offsets[f] of them, by rising label."""
-    for f in range(len(offsets) - 1):
+    for f in range(me, len(offsets) - 1, n_threads):
         d = weights.dense_of[f]
         room = offsets[f + 1] - offsets[f]
         if room == 0:

@@ -177,12 +177,18 @@ def _mix(key):
 
 
 @njit(cache=True, nogil=True)
+def _noise_place(row_key, block):
+    """Where in the table the noise of a row's block of labels begins."""
+    key = row_key + np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(_mix(key) % np.uint64(NOISE_PLACES))
+
+
+@njit(cache=True, nogil=True)
 def _perturb(noise, row_key, first_block, work):
     """scores += noise, a draw that depends on the row's key and the label only."""
     for i in range(work.counts[1]):
         block = work.blocks[i]
-        key = row_key + np.uint64(first_block + block) * np.uint64(0x9E3779B97F4A7C15)
-        place = np.int64(_mix(key) % np.uint64(NOISE_PLACES))
+        place = _noise_place(row_key, first_block + block)
         block_scores = work.scores[block * BLOCK : block * BLOCK + BLOCK]  # a slice, or LLVM finds no SIMD here
         block_noise = noise[place : place + BLOCK]
         for j in range(BLOCK):
@@ -461,6 +467,62 @@ def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work
 
 
 @njit(cache=True, nogil=True)
+def _take_candidates(features, values, relevant, champions, n_candidates, n_labels, work):
+    """The irrelevant labels with the largest sums over the champions of the row's features. Returns how many."""
+    _begin_row(work)
+    for i in range(len(relevant)):
+        if work.opened[relevant[i] // BLOCK] != work.counts[0]:
+            _open_block(relevant[i] // BLOCK, n_labels, work)
+    for i in range(len(features)):
+        for p in range(champions.offsets[features[i]], champions.offsets[features[i] + 1]):
+            label = champions.labels[p]
+            if work.opened[label // BLOCK] != work.counts[0]:
+                _open_block(label // BLOCK, n_labels, work)
+            work.scores[label] += values[i] * champions.values[p]
+    for i in range(len(relevant)):
+        work.scores[relevant[i]] = -np.inf
+    return _top_labels(n_candidates, n_labels, work, work.candidate_scores, work.candidates)
+
+
+@njit(cache=True, nogil=True)
+def _score_label(features, values, weights, label, scores, place):
+    """scores[place] = <w_label, x>, with the bits of _score_row."""
+    scores[place] = 0
+    for i in range(len(features)):
+        f = features[i]
+        d = weights.dense_of[f]
+        if d >= 0:
+            scores[place] += values[i] * as_scored(weights.dense_rows[d, label], weights.dense_rows)
+        else:
+            p = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
+            if p >= 0:
+                scores[place] += values[i] * as_scored(weights.values[p], weights.dense_rows)
+
+
+@njit(cache=True, nogil=True)
+def _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, noise, work):
+    """As _score_for_choice and _split_labels, but the irrelevant labels are the best of a shortlist's candidates."""
+    first, last = rows.offsets[row], rows.offsets[row + 1]
+    features, values = rows.features[first:last], rows.values[first:last]
+    n_labels = learner.scored.dense_rows.shape[1]
+    n = _take_candidates(features, values, relevant, learner.champions, settings.n_candidates, n_labels, work)
+    scores, n_pos, n_neg = work.candidate_scores, len(relevant), 0
+    row_key = _mix(settings.noise_key + np.uint64(row))
+    for i in range(n_pos + n):
+        label = relevant[i] if i < n_pos else work.candidates[i - n_pos]
+        _score_label(features, values, learner.scored, label, scores, i)
+        if scale != 1:
+            scores[i] *= scale
+        if settings.perturbed:
+            scores[i] += noise[_noise_place(row_key, label // BLOCK) + label % BLOCK]
+        if i < n_pos:
+            _insert(scores[i], label, work.pos, work.pos_labels, i, n_pos)
+        else:
+            n_neg = _insert(scores[i], label, work.neg, work.neg_labels, n_neg, n_best)
+    return n_neg
+
+
+@njit(cache=True, nogil=True)
 def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch):
     """Train on rows[order] in synchronous batches; every thread of the team calls this with its number `me`.
 
@@ -480,9 +542,13 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 break
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-            _score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
             n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
-            n_neg = _split_labels(relevant, n_best, n_labels, work) if len(relevant) > 0 else 0
+            n_neg = 0
+            if len(relevant) > 0 and settings.n_candidates > 0:
+                n_neg = _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, noise, work)
+            elif len(relevant) > 0:
+                _score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
+                n_neg = _split_labels(relevant, n_best, n_labels, work)
             _choose_row(
                 work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, settings, eta,
                 slot, start + slot, batch,

@@ -12,6 +12,22 @@ from xmlpreck.kernels.champions import predict_shortlisted, take_champions
 CANDIDATES = 100
 
 
+def room_for_champions(weights: Weights, per_feature: int) -> Weights:
+    """Sparse rows of 0 for the `per_feature` largest weights of each feature; fill_champions finds these."""
+    n_labels = int(weights.dense_rows.shape[1])
+    lengths = np.where(weights.dense_of >= 0, n_labels, np.diff(weights.offsets))
+    offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, per_feature))])
+    n_places = int(offsets[-1])
+    return sparse_weights(offsets, np.zeros(n_places, np.int32), np.zeros(n_places, weights.values.dtype), n_labels)
+
+
+def fill_champions(champions: Weights, weights: Weights, n_threads: int) -> None:
+    def work(me: int) -> None:
+        take_champions(me, n_threads, weights, champions.offsets, champions.labels, champions.values)
+
+    run_team(n_threads, work)
+
+
 @dataclass(frozen=True)
 class Shortlist:
     """The labels of the `per_feature` largest weights of each feature.
@@ -23,15 +39,12 @@ class Shortlist:
     champions: Weights
 
     @classmethod
-    def of(cls, weights: Weights, per_feature: int) -> "Shortlist":
+    def of(cls, weights: Weights, per_feature: int, n_threads: int = 1) -> "Shortlist":
         if per_feature < 1:
             raise InputError(f"a shortlist has 1 or more labels a feature, but not {per_feature}")
-        n_labels = int(weights.dense_rows.shape[1])
-        lengths = np.where(weights.dense_of >= 0, n_labels, np.diff(weights.offsets))
-        offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, per_feature))])
-        labels, values = np.zeros(offsets[-1], np.int32), np.zeros(offsets[-1], weights.values.dtype)
-        take_champions(weights, offsets, labels, values)
-        return cls(sparse_weights(offsets, labels, values, n_labels))
+        champions = room_for_champions(weights, per_feature)
+        fill_champions(champions, weights, n_threads)
+        return cls(champions)
 
     def predict(
         self, weights: Weights, rows: Rows, labels: np.ndarray, scores: np.ndarray, n_threads: int = 1

@@ -26,6 +26,7 @@ from xmlpreck.kernels.arrays import (
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
 from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar, rounded
+from xmlpreck.model.shortlist import fill_champions, room_for_champions
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, union_of
 from xmlpreck.train.checkpoint import write_arrays
@@ -34,6 +35,12 @@ from xmlpreck.train.checkpoint import write_arrays
 TAIL_POWER = 0.5
 
 NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
+
+# With a shortlist: rows of a new model that look at all labels, rows between two makings of the lists (in the first
+# pass fewer, at first), and irrelevant labels of a row that are scored.
+EXACT_ROWS = 8_192
+LISTED_ROWS = 32_768
+CANDIDATES = 32
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
@@ -173,7 +180,8 @@ class Trainer:
         self.since = 0.0  # when the pass went on last
         self.n_labels = int(start.dense_rows.shape[1])
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
-        self.learner = new_learner(start, is_dense)
+        self.learner = new_learner(start, is_dense, config.shortlist)
+        self.list_due = np.zeros(1, np.int64)  # rows of the pass after which the shortlist is made anew
 
     def grow(self, rows: PreparedRows, look: Callable[[Dataset], None] = lambda _: None) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
@@ -182,14 +190,14 @@ class Trainer:
         wanted = find_support(blocks, rows.n_features, rows.n_labels, self.config.n_threads, old.sums.dtype)
         known = all_sparse(old.weights, old.dense_mask)
         if not len(known.labels):
-            self.learner = new_learner(wanted)._replace(clock=old.clock)
+            self.learner = new_learner(wanted, per_feature=self.config.shortlist)._replace(clock=old.clock)
             return
         sums = all_sparse(old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask)
         grown, places = union_of(known, wanted)
         values = np.zeros((2, len(grown.labels)), old.sums.dtype)
         values[:, places] = known.values, sums.values
         grown_sums = lay_out(grown._replace(values=values[1]), narrow=False)
-        self.learner = new_learner(grown._replace(values=values[0]))._replace(
+        self.learner = new_learner(grown._replace(values=values[0]), per_feature=self.config.shortlist)._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
 
@@ -224,6 +232,7 @@ class Trainer:
         """
         if self.cursor.number == self.n_passes:
             self.cursor = Cursor(self.n_passes + 1)
+            self.list_due[0] = 0
         cursor = self.cursor
         settings = self.pass_settings()
         self.since = time.perf_counter()
@@ -250,14 +259,16 @@ class Trainer:
         n_labels_of = np.diff(rows.label_offsets)
         most_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
-        works = [new_work(self.n_labels, settings.k, most_labels, dtype) for _ in range(n_threads)]
+        n_candidates = max(CANDIDATES, settings.k) if self.config.shortlist else 0
+        works = [new_work(self.n_labels, settings.k, most_labels, dtype, n_candidates) for _ in range(n_threads)]
         rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
         for start in range(cursor.n_rows, len(order), rows_a_call):
             part = order[start : start + rows_a_call]
             batch = new_batch(len(part), batch_rows, settings.k + most_labels, dtype)
+            here = settings._replace(n_candidates=n_candidates if self._has_shortlist() else 0)
 
-            def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
-                linear.train_rows(me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch)
+            def work(me: int, part: np.ndarray = part, batch: Batch = batch, here: Settings = here) -> None:
+                linear.train_rows(me, n_threads, rows, part, self.learner, here, self.noise, works[me], batch)
 
             run_team(n_threads, work)
             cursor.add(batch, n_labels_of[part])
@@ -266,11 +277,21 @@ class Trainer:
             pause()
             self.since = time.perf_counter()  # what a pause takes is not the pass's
 
+    def _has_shortlist(self) -> bool:
+        """Is there a shortlist for the next rows? It is made anew, if that is due."""
+        seen, is_new = self.cursor.rows_seen, self.cursor.number == 1
+        if not self.config.shortlist or (is_new and seen < EXACT_ROWS):
+            return False
+        if seen >= self.list_due[0]:
+            fill_champions(self.learner.champions, self.learner.weights, self.config.n_threads)
+            self.list_due[0] = seen + (min(seen, LISTED_ROWS) if is_new else LISTED_ROWS)
+        return True
+
     def time_rows(self, rows: PreparedRows) -> float:
         """Seconds that a pass will take, by the time of some rows; a new model is as it was before."""
         _, block = next(rows.blocks([0]))
         some = np.arange(min(len(block.offsets) - 1, ROWS_A_CALL))
-        self.cursor = Cursor(self.n_passes + 1)
+        self.cursor = Cursor(self.n_passes + 1, rows_seen=EXACT_ROWS)
         self.since = time.perf_counter()
         self._train_block(block, some, self.pass_settings(), lambda _: None, lambda: None)
         seconds = self.cursor.seconds * rows.n_rows / max(len(some), 1)
@@ -284,6 +305,11 @@ class Trainer:
     def state(self) -> dict[str, np.ndarray]:
         """What training changes; with the cursor and n_passes `restore` goes on from there with the same bits."""
         learner = self.learner
+        listed = {
+            "champion_labels": learner.champions.labels,
+            "champion_values": learner.champions.values,
+            "list_due": self.list_due,
+        }
         return {
             "dense_rows": learner.weights.dense_rows,
             "values": learner.weights.values,
@@ -291,6 +317,7 @@ class Trainer:
             "sums": learner.sums,
             "clock": learner.clock,
             "norms": learner.norms,
+            **(listed if self.config.shortlist else {}),
         }
 
     def write_arrays(self, folder: Path) -> dict[str, str]:
@@ -382,13 +409,17 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
         radius=config.radius,
         perturbed=config.tau > 0,
         averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),
+        n_candidates=0,
         noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
         label_weights=label_weights,
     )
 
 
-def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
-    """A learner that starts from sparse rows; their pattern, zeros too, is its support. See lay_out for `is_dense`."""
+def new_learner(start: Weights, is_dense: np.ndarray | None = None, per_feature: int = 0) -> Learner:
+    """A learner that starts from sparse rows; their pattern, zeros too, is its support.
+
+    See lay_out for `is_dense`; `per_feature` labels of each feature are its champions.
+    """
     weights = lay_out(start, is_dense, narrow=False)
     mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
     fill_mask(start.offsets, start.labels, weights.dense_of, mask)
@@ -403,4 +434,5 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
         sums=np.zeros_like(weights.values),
         clock=np.array(NEW_CLOCK),
         norms=norms,
+        champions=room_for_champions(weights, per_feature),
     )
