@@ -202,12 +202,21 @@ def cut_to_bfloat16(W):
 
 
 def champions(W, allowed, per_feature):
-    """W with only the largest weights of each feature (of equal ones the lower label) that a label may have."""
-    kept = np.zeros(W.shape)
+    """(W, where): the largest weights of each feature (of equal ones the lower label) that a label may have."""
+    where = np.zeros(W.shape, dtype=bool)
     for f in range(len(W)):
-        labels = sorted(np.flatnonzero(allowed[f]), key=lambda label: (-W[f, label], label))[:per_feature]
-        kept[f, labels] = W[f, labels]
-    return kept
+        where[f, sorted(np.flatnonzero(allowed[f]), key=lambda label: (-W[f, label], label))[:per_feature]] = True
+    return np.where(where, W, 0), where
+
+
+def partial_scores(x, y, W, listed, where, dense):
+    """Champions of sparse features and all weights of dense ones, in blocks of 64 labels with a champion or a relevant
+    label; None without a champion."""
+    met = where[(x != 0) & ~dense].any(axis=0)
+    if not met.any():
+        return None
+    is_open = np.isin(np.arange(len(y)) // 64, np.flatnonzero(met | y) // 64)
+    return np.where(is_open, x[~dense] @ listed[~dense] + x[dense] @ W[dense], 0)
 
 
 def candidates(partial, y, n):
@@ -221,8 +230,8 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
           restrict=True, label_weights=None, start=None, spread=False, cut=False, shortlist=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
     scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
-    with W cut to bfloat16; with `shortlist` = (labels a feature, candidates, when lists are made: {(pass, rows seen)})
-    an irrelevant label must be a candidate, once there are lists."""
+    with W cut to bfloat16; with `shortlist` = (labels a feature, candidates, when lists are made: {(pass, rows seen)},
+    dense features) an irrelevant label must be a candidate, once there are lists."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
@@ -240,8 +249,9 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
                 s = x @ W_before
                 if noise is not None:
                     s = s + noise(pass_number, row)
-                if lists is not None:
-                    s = np.where(y | candidates(x @ lists, y, shortlist[1]), s, -np.inf)
+                partial = None if lists is None else partial_scores(x, y, W_before, *lists, shortlist[3])
+                if partial is not None:
+                    s = np.where(y | candidates(partial, y, shortlist[1]), s, -np.inf)
                 c = RULES[rule](s, y, k)
                 if spread and rule.startswith("sgd"):
                     c = spread_out(c, s, y, k)

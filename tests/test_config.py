@@ -36,6 +36,7 @@ def test_every_setting_has_a_help_text():
         ("train.eta=nan", "train.eta must be a positive number, but is nan"),
         ("train.tau=-1", "train.tau must be 0 or more"),
         ("train.heldout=1.0", "train.heldout must be a share from 0"),
+        ("train.shortlist=-1", "train.shortlist must be 0 or more, but is -1"),
         ("train.average_from=-1", "train.average_from must be 0 or more, but is -1"),
         ("train.centroid=inf", "train.centroid must be 0 or more, but is inf"),
         ("rows.bias=inf", "rows.bias must be 0 or more, but is inf"),

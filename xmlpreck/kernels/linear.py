@@ -467,18 +467,34 @@ def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work
 
 
 @njit(cache=True, nogil=True)
-def _take_candidates(features, values, relevant, champions, n_candidates, n_labels, work):
-    """The irrelevant labels with the largest sums over the champions of the row's features. Returns how many."""
+def _take_candidates(features, values, relevant, weights, champions, n_candidates, work):
+    """The best irrelevant labels by partial scores: of dense features all weights, of sparse ones their champions'.
+
+    Only blocks in which a champion or a relevant label stands are looked at. Dense features open none: a label that
+    nothing else brings up (and the bias brings up all) is not worth a place. Returns how many candidates there are; -1
+    if no champion was met.
+    """
+    n_labels = weights.dense_rows.shape[1]
     _begin_row(work)
-    for i in range(len(relevant)):
-        if work.opened[relevant[i] // BLOCK] != work.counts[0]:
-            _open_block(relevant[i] // BLOCK, n_labels, work)
+    n_met = 0
     for i in range(len(features)):
         for p in range(champions.offsets[features[i]], champions.offsets[features[i] + 1]):
             label = champions.labels[p]
             if work.opened[label // BLOCK] != work.counts[0]:
                 _open_block(label // BLOCK, n_labels, work)
             work.scores[label] += values[i] * champions.values[p]
+            n_met += 1
+    if n_met == 0:
+        return -1
+    for i in range(len(relevant)):
+        if work.opened[relevant[i] // BLOCK] != work.counts[0]:
+            _open_block(relevant[i] // BLOCK, n_labels, work)
+    for i in range(len(features)):
+        d = weights.dense_of[features[i]]
+        if d >= 0:
+            for j in range(work.counts[1]):
+                first = work.blocks[j] * BLOCK
+                _add_one(work.scores[first : first + BLOCK], values[i], weights.dense_rows[d, first : first + BLOCK])
     for i in range(len(relevant)):
         work.scores[relevant[i]] = -np.inf
     return _top_labels(n_candidates, n_labels, work, work.candidate_scores, work.candidates)
@@ -501,11 +517,13 @@ def _score_label(features, values, weights, label, scores, place):
 
 @njit(cache=True, nogil=True)
 def _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, noise, work):
-    """As _score_for_choice and _split_labels, but the irrelevant labels are the best of a shortlist's candidates."""
+    """As _score_for_choice and _split_labels, but the irrelevant labels are the best of a shortlist's candidates; -1 if
+    there is no shortlist for this row."""
     first, last = rows.offsets[row], rows.offsets[row + 1]
     features, values = rows.features[first:last], rows.values[first:last]
-    n_labels = learner.scored.dense_rows.shape[1]
-    n = _take_candidates(features, values, relevant, learner.champions, settings.n_candidates, n_labels, work)
+    n = _take_candidates(features, values, relevant, learner.scored, learner.champions, settings.n_candidates, work)
+    if n < 0:
+        return -1
     scores, n_pos, n_neg = work.candidate_scores, len(relevant), 0
     row_key = _mix(settings.noise_key + np.uint64(row))
     for i in range(n_pos + n):
@@ -543,10 +561,10 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
             n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
-            n_neg = 0
-            if len(relevant) > 0 and settings.n_candidates > 0:
+            n_neg = -1 if len(relevant) > 0 else 0
+            if n_neg < 0 and settings.n_candidates > 0:
                 n_neg = _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, noise, work)
-            elif len(relevant) > 0:
+            if n_neg < 0:
                 _score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
                 n_neg = _split_labels(relevant, n_best, n_labels, work)
             _choose_row(

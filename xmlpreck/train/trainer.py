@@ -288,10 +288,13 @@ class Trainer:
         return True
 
     def time_rows(self, rows: PreparedRows) -> float:
-        """Seconds that a pass will take, by the time of some rows; a new model is as it was before."""
+        """Seconds that a pass will take, by the time of some rows; a new model is as it was before.
+
+        With a shortlist it will take less: these rows look at all labels.
+        """
         _, block = next(rows.blocks([0]))
         some = np.arange(min(len(block.offsets) - 1, ROWS_A_CALL))
-        self.cursor = Cursor(self.n_passes + 1, rows_seen=EXACT_ROWS)
+        self.cursor = Cursor(self.n_passes + 1)
         self.since = time.perf_counter()
         self._train_block(block, some, self.pass_settings(), lambda _: None, lambda: None)
         seconds = self.cursor.seconds * rows.n_rows / max(len(some), 1)
@@ -434,5 +437,5 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None, per_feature:
         sums=np.zeros_like(weights.values),
         clock=np.array(NEW_CLOCK),
         norms=norms,
-        champions=room_for_champions(weights, per_feature),
+        champions=room_for_champions(weights, np.where(weights.dense_of < 0, per_feature, 0)),
     )
