@@ -201,22 +201,24 @@ def cut_to_bfloat16(W):
     return np.ldexp(np.trunc(fraction * 256) / 256, exponent)
 
 
-def champions(W, allowed, per_feature):
-    """(W, where): the largest weights of each feature (of equal ones the lower label) that a label may have."""
+def champions(W, per_feature, allowed, dense, common):
+    """(W, where): the largest weights of each feature (of equal ones the lower label), of those that labels may have or,
+    for a dense feature, of all; a common feature has none."""
     where = np.zeros(W.shape, dtype=bool)
-    for f in range(len(W)):
-        where[f, sorted(np.flatnonzero(allowed[f]), key=lambda label: (-W[f, label], label))[:per_feature]] = True
+    for f in np.flatnonzero(~common):
+        labels = range(W.shape[1]) if dense[f] else np.flatnonzero(allowed[f])
+        where[f, sorted(labels, key=lambda label: (-W[f, label], label))[:per_feature]] = True
     return np.where(where, W, 0), where
 
 
-def partial_scores(x, y, W, listed, where, dense):
-    """Champions of sparse features and all weights of dense ones, in blocks of 64 labels with a champion or a relevant
-    label; None without a champion."""
-    met = where[(x != 0) & ~dense].any(axis=0)
+def partial_scores(x, y, W, listed, where, common):
+    """Champions, and all weights of common features, in blocks of 64 labels with a champion or a relevant label; None
+    without a champion."""
+    met = where[x != 0].any(axis=0)
     if not met.any():
         return None
     is_open = np.isin(np.arange(len(y)) // 64, np.flatnonzero(met | y) // 64)
-    return np.where(is_open, x[~dense] @ listed[~dense] + x[dense] @ W[dense], 0)
+    return np.where(is_open, x @ listed + x[common] @ W[common], 0)
 
 
 def candidates(partial, y, n):
@@ -231,7 +233,7 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
     scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
     with W cut to bfloat16; with `shortlist` = (labels a feature, candidates, when lists are made: {(pass, rows seen)},
-    dense features) an irrelevant label must be a candidate, once there are lists."""
+    dense features, common features) an irrelevant label must be a candidate, once there are lists."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
@@ -242,14 +244,14 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
             t += 1
             eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
             if shortlist is not None and (pass_number, start) in shortlist[2]:
-                lists = champions(W, allowed, shortlist[0])
+                lists = champions(W, shortlist[0], allowed, *shortlist[3:])
             W_before = cut_to_bfloat16(W) if cut else W.copy()
             for row in order[start : start + batch_rows]:
                 x, y = X[row], Y[row]
                 s = x @ W_before
                 if noise is not None:
                     s = s + noise(pass_number, row)
-                partial = None if lists is None else partial_scores(x, y, W_before, *lists, shortlist[3])
+                partial = None if lists is None else partial_scores(x, y, W_before, *lists, shortlist[4])
                 if partial is not None:
                     s = np.where(y | candidates(partial, y, shortlist[1]), s, -np.inf)
                 c = RULES[rule](s, y, k)

@@ -393,22 +393,25 @@ def short_intervals(monkeypatch, exact=16, listed=32, a_call=16, n_candidates=6)
     monkeypatch.setattr("xmlpreck.train.trainer.CANDIDATES", n_candidates)
 
 
-@pytest.mark.parametrize("share", [0, 5])
+@pytest.mark.parametrize("share", [0, 6])
 @pytest.mark.parametrize("settings", [{}, {"algo": "perceptron-avg", "batch_rows": 4}, {"spread": True}])
 def test_training_with_a_shortlist_equals_the_reference(monkeypatch, settings, share):
-    """Sparse rows only, or dense ones for features with a fifth of the labels; one row has none but such features."""
+    """Sparse rows only, or dense ones from a sixth of the labels on and features common from a fifth on; one row has
+    no other features."""
     monkeypatch.setattr(linear, "DENSE_SHARE", share)
+    monkeypatch.setattr("xmlpreck.train.trainer.COMMON_SHARE", 5)
     short_intervals(monkeypatch)
     X, Y = draw_rows(seed=21, n_rows=70, n_labels=250)
-    is_dense = reference.support(X, Y).sum(axis=1) * share > Y.shape[1]
-    assert 0 < is_dense.sum() < 40 if share else not is_dense.any()
-    X[7] = np.where(is_dense, X[7], 0)
+    n_labels_of = reference.support(X, Y).sum(axis=1)
+    is_dense, is_common = n_labels_of * share > Y.shape[1], (n_labels_of * 5 > Y.shape[1]) & (share > 0)
+    assert 0 < is_common.sum() < is_dense.sum() < 40 if share else not is_dense.any()
+    X[7] = np.where(is_common, X[7], 0)
     config = replace(TrainConfig(epochs=2, k=3, eta=0.3, batch_rows=8, average_from=1, shortlist=4), **settings)
     found, facts = trained(X, Y, config)
     lists = {(1, rows) for rows in (16, 32, 64)} | {(2, rows) for rows in (0, 32, 64)}
     slow = reference.train(
         X, Y, rule=config.algo, k=3, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.3,
-        spread=config.spread, shortlist=(4, 6, lists, is_dense),
+        spread=config.spread, shortlist=(4, 6, lists, is_dense, is_common),
     )  # fmt: skip
     np.testing.assert_allclose(dense(found.learner.weights), slow.last, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(dense(found.weights()), slow.average, rtol=1e-9, atol=1e-12)

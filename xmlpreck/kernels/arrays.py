@@ -85,8 +85,8 @@ class Work(NamedTuple):
     pos: np.ndarray  # their scores
     neg_labels: np.ndarray  # (k) int32
     neg: np.ndarray
-    candidates: np.ndarray  # (n_candidates) int32
-    candidate_scores: np.ndarray  # (most labels of a row + n_candidates)
+    candidates: np.ndarray  # (n_candidates + most labels of a row) int32: of a shortlist, then the relevant labels
+    candidate_scores: np.ndarray  # their scores
 
 
 class Proposals(NamedTuple):
@@ -146,8 +146,8 @@ def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.fl
         pos=np.zeros(max(most_labels, 1), dtype),
         neg_labels=np.zeros(k, np.int32),
         neg=np.zeros(k, dtype),
-        candidates=np.zeros(n_candidates, np.int32),
-        candidate_scores=np.zeros(most_labels + n_candidates, dtype),
+        candidates=np.zeros(n_candidates + most_labels, np.int32),
+        candidate_scores=np.zeros(n_candidates + most_labels, dtype),
     )
 
 

@@ -468,11 +468,10 @@ def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work
 
 @njit(cache=True, nogil=True)
 def _take_candidates(features, values, relevant, weights, champions, n_candidates, work):
-    """The best irrelevant labels by partial scores: of dense features all weights, of sparse ones their champions'.
+    """The best irrelevant labels by partial scores: a feature counts for its champions, or for all labels if it has a
+    dense row and no champions. Only blocks with a champion or a relevant label are looked at.
 
-    Only blocks in which a champion or a relevant label stands are looked at. Dense features open none: a label that
-    nothing else brings up (and the bias brings up all) is not worth a place. Returns how many candidates there are; -1
-    if no champion was met.
+    Returns how many candidates there are; -1 if no feature has champions.
     """
     n_labels = weights.dense_rows.shape[1]
     _begin_row(work)
@@ -491,7 +490,7 @@ def _take_candidates(features, values, relevant, weights, champions, n_candidate
             _open_block(relevant[i] // BLOCK, n_labels, work)
     for i in range(len(features)):
         d = weights.dense_of[features[i]]
-        if d >= 0:
+        if d >= 0 and champions.offsets[features[i]] == champions.offsets[features[i] + 1]:
             for j in range(work.counts[1]):
                 first = work.blocks[j] * BLOCK
                 _add_one(work.scores[first : first + BLOCK], values[i], weights.dense_rows[d, first : first + BLOCK])
@@ -501,18 +500,19 @@ def _take_candidates(features, values, relevant, weights, champions, n_candidate
 
 
 @njit(cache=True, nogil=True)
-def _score_label(features, values, weights, label, scores, place):
-    """scores[place] = <w_label, x>, with the bits of _score_row."""
-    scores[place] = 0
-    for i in range(len(features)):
+def _score_labels(features, values, weights, labels, scores):
+    """scores[j] = <w_l, x>, l = labels[j], with the bits of _score_row."""
+    scores[:] = 0
+    for i in range(len(features)):  # outside: the feature's row is searched while it is in the cache
         f = features[i]
         d = weights.dense_of[f]
-        if d >= 0:
-            scores[place] += values[i] * as_scored(weights.dense_rows[d, label], weights.dense_rows)
-        else:
-            p = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
-            if p >= 0:
-                scores[place] += values[i] * as_scored(weights.values[p], weights.dense_rows)
+        for j in range(len(labels)):
+            if d >= 0:
+                scores[j] += values[i] * as_scored(weights.dense_rows[d, labels[j]], weights.dense_rows)
+            else:
+                p = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], labels[j])
+                if p >= 0:
+                    scores[j] += values[i] * as_scored(weights.values[p], weights.dense_rows)
 
 
 @njit(cache=True, nogil=True)
@@ -524,19 +524,20 @@ def _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, no
     n = _take_candidates(features, values, relevant, learner.scored, learner.champions, settings.n_candidates, work)
     if n < 0:
         return -1
-    scores, n_pos, n_neg = work.candidate_scores, len(relevant), 0
+    n_pos, n_neg = len(relevant), 0
+    labels, scores = work.candidates[: n + n_pos], work.candidate_scores[: n + n_pos]
+    labels[n:] = relevant
+    _score_labels(features, values, learner.scored, labels, scores)
+    if scale != 1:
+        scores *= scale
     row_key = _mix(settings.noise_key + np.uint64(row))
-    for i in range(n_pos + n):
-        label = relevant[i] if i < n_pos else work.candidates[i - n_pos]
-        _score_label(features, values, learner.scored, label, scores, i)
-        if scale != 1:
-            scores[i] *= scale
+    for i in range(n + n_pos):
         if settings.perturbed:
-            scores[i] += noise[_noise_place(row_key, label // BLOCK) + label % BLOCK]
-        if i < n_pos:
-            _insert(scores[i], label, work.pos, work.pos_labels, i, n_pos)
+            scores[i] += noise[_noise_place(row_key, labels[i] // BLOCK) + labels[i] % BLOCK]
+        if i < n:
+            n_neg = _insert(scores[i], labels[i], work.neg, work.neg_labels, n_neg, n_best)
         else:
-            n_neg = _insert(scores[i], label, work.neg, work.neg_labels, n_neg, n_best)
+            _insert(scores[i], labels[i], work.pos, work.pos_labels, i - n, n_pos)
     return n_neg
 
 

@@ -39,11 +39,11 @@ class Shortlist:
     champions: Weights
 
     @classmethod
-    def of(cls, weights: Weights, per_feature: int, n_threads: int = 1) -> "Shortlist":
+    def of(cls, weights: Weights, per_feature: int) -> "Shortlist":
         if per_feature < 1:
             raise InputError(f"a shortlist has 1 or more labels a feature, but not {per_feature}")
         champions = room_for_champions(weights, per_feature)
-        fill_champions(champions, weights, n_threads)
+        fill_champions(champions, weights, n_threads=1)
         return cls(champions)
 
     def predict(

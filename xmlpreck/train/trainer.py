@@ -38,6 +38,9 @@ NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
 # With a shortlist: rows of a new model that look at all labels, rows between two makings of the lists (in the first
 # pass fewer, at first), and irrelevant labels of a row that are scored.
+# A feature that more than 1 / COMMON_SHARE of the labels may use (the bias is one) has no list: all of its weights
+# count. With a list of the bias, the labels with its largest weights would crowd out all others.
+COMMON_SHARE = 2
 EXACT_ROWS = 8_192
 LISTED_ROWS = 32_768
 CANDIDATES = 32
@@ -428,6 +431,7 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None, per_feature:
     fill_mask(start.offsets, start.labels, weights.dense_of, mask)
     norms = np.zeros(linear.FEATURE_GROUPS)
     add_squares(start.offsets, start.values, norms)
+    is_common = (np.diff(start.offsets) * COMMON_SHARE > weights.dense_rows.shape[1]) & (weights.dense_of >= 0)
     is_single = weights.values.dtype == np.float32
     return Learner(
         weights=weights,
@@ -437,5 +441,5 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None, per_feature:
         sums=np.zeros_like(weights.values),
         clock=np.array(NEW_CLOCK),
         norms=norms,
-        champions=room_for_champions(weights, np.where(weights.dense_of < 0, per_feature, 0)),
+        champions=room_for_champions(weights, np.where(is_common, 0, per_feature)),
     )
