@@ -202,7 +202,7 @@ def cut_to_bfloat16(W):
 
 
 def champions(W, per_feature, allowed, dense, common):
-    """(W, where): the largest weights of each feature (of equal ones the lower label), of those that labels may have or,
+    """(W, where): the largest weights of each feature (of equal ones the lower label), of what labels may have or,
     for a dense feature, of all; a common feature has none."""
     where = np.zeros(W.shape, dtype=bool)
     for f in np.flatnonzero(~common):
