@@ -467,6 +467,16 @@ def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work
 
 
 @njit(cache=True, nogil=True)
+def _add_to_blocks(v, w, work):
+    """As _add_one, within the opened blocks. No slices: threads would meet at the count of references to w."""
+    scores = work.scores
+    for j in range(work.counts[1]):
+        first = np.uint64(work.blocks[j]) * np.uint64(BLOCK)
+        for i in range(np.uint64(min(BLOCK, len(w) - work.blocks[j] * BLOCK))):
+            scores[first + i] += v * as_scored(w[first + i], w)
+
+
+@njit(cache=True, nogil=True)
 def _take_candidates(features, values, relevant, weights, champions, n_candidates, work):
     """The best irrelevant labels by partial scores: a feature counts for its champions, or for all labels if it has a
     dense row and no champions. Only blocks with a champion or a relevant label are looked at.
@@ -491,9 +501,7 @@ def _take_candidates(features, values, relevant, weights, champions, n_candidate
     for i in range(len(features)):
         d = weights.dense_of[features[i]]
         if d >= 0 and champions.offsets[features[i]] == champions.offsets[features[i] + 1]:
-            for j in range(work.counts[1]):
-                first = work.blocks[j] * BLOCK
-                _add_one(work.scores[first : first + BLOCK], values[i], weights.dense_rows[d, first : first + BLOCK])
+            _add_to_blocks(values[i], weights.dense_rows[d], work)
     for i in range(len(relevant)):
         work.scores[relevant[i]] = -np.inf
     return _top_labels(n_candidates, n_labels, work, work.candidate_scores, work.candidates)
