@@ -37,7 +37,7 @@ FEW_PASSES, SOME_PASSES = 4, 8
 ROWS_SEEN = 80
 WORTH = 0.3  # points of the mean P@k that a departure from the defaults must bring, and further passes must not cost
 K_FACTORS = (1, 2)
-PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.07, 0.1), 0.15  # the last one of these that loses no more points of the mean P@k
+PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.07), 0.15  # the last one of these that loses no more points of the mean P@k
 GIVEN = ("tau", "eta", "k", "epochs")  # where all of these are given, there is nothing to tune
 TUNED = (*GIVEN, "spread", "prune")
 
