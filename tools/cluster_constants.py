@@ -229,7 +229,8 @@ def memory_constants(shard: LabelShard) -> dict[str, float]:
     learner, n_labels = shard.trainer.learner, len(shard.labels)
     weights = learner.weights
     sparse = weights.labels.nbytes + weights.values.nbytes + learner.sums.nbytes
-    dense = weights.dense_rows.nbytes + learner.dense_sums.nbytes + learner.dense_mask.nbytes
+    dense_arrays = (weights.dense_rows, learner.scored.dense_rows, learner.dense_sums, learner.dense_mask)
+    dense = sum(array.nbytes for array in dense_arrays)
     return {
         "sparse_weight_bytes": sparse / max(len(weights.values), 1),
         "dense_cell_bytes": dense / max(weights.dense_rows.size, 1),
