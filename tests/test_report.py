@@ -215,7 +215,7 @@ def test_pruned_models_are_measured_as_they_would_be_saved(runs, facts, tmp_path
         per_weight = arrays[1].itemsize + arrays[2].itemsize
         kept = [(size - arrays[0].nbytes) / per_weight / len(arrays[2]) for size in sizes]
         # A perceptron's weights have few values, and equal ones stay or go together.
-        assert all(share >= wanted - 1e-3 for share, wanted in zip(kept, KEPT_SHARES, strict=True))
+        assert all(0 < share <= wanted + 1e-3 for share, wanted in zip(kept, KEPT_SHARES, strict=True))
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[-1] < sizes[0]
         assert of_run.pruned[0].precision["P@5"] == pytest.approx(of_run.scores.values["P@5"].value, abs=1e-9)
