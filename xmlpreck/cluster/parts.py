@@ -124,7 +124,7 @@ def load_part(folder: Path, part: Part) -> LinearScorer:
         end = n_kept + int(before[-1])
         kept_labels[n_kept:end], kept_values[n_kept:end] = chunk[kept] - part.first, values[start : start + CHUNK][kept]
         n_kept = end
-    arrays = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
+    arrays: dict[str, np.ndarray] = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
     weights = check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
     return LinearScorer(weights, bare.rows)
 
