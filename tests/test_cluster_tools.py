@@ -310,4 +310,4 @@ def test_shards_in_one_process_are_those_of_a_cluster(constants, monkeypatch):
     assert imbalance["1"] == 1
     assert min(imbalance.values()) >= 1
     memory = constants.memory_constants(calibration.whole)
-    assert (memory["sparse_weight_bytes"], memory["dense_cell_bytes"]) == (12, 8.125)
+    assert (memory["sparse_weight_bytes"], memory["dense_cell_bytes"]) == (12, 10.125)
