@@ -68,10 +68,10 @@ class Settings(NamedTuple):
     perturbed: bool  # add noise to the scores before the choice
     averaging: bool
     noise_key: np.uint64
-    n_candidates: int  # irrelevant labels that are looked at, if they come from a shortlist; 0 = all
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
     n_frozen: int = 0  # labels that do not change: the first so many
     first_block: int = 0  # where these labels begin, if they are a shard of all
+    n_candidates: int = 0  # irrelevant labels that are looked at, if they come from a shortlist; 0 = all
 
 
 class Work(NamedTuple):

@@ -14,34 +14,35 @@ CHUNK = 1 << 20  # numbers that are rounded at a time
 _WORD, _UPPER = ir.IntType(32), ir.IntType(16)
 
 
+def _if_cut(weight, rows, cut_type, cut_weight):
+    """An intrinsic of (weight, rows): where rows are bfloat16 cut_weight(builder, weight), else the weight."""
+    if rows.dtype != types.uint16:
+        return weight(weight, rows), lambda context, builder, signature, args: args[0]
+    return cut_type(weight, rows), lambda context, builder, signature, args: cut_weight(builder, args[0])
+
+
 @intrinsic
 def as_scored(typing_context, weight, rows):
     """The number that a weight counts as in a score where dense rows are like `rows`: cut to bfloat16, or as it is."""
-    is_cut = rows.dtype == types.uint16
 
-    def generate(context, builder, signature, args):
-        if not is_cut:
-            return args[0]
+    def cut_weight(builder, value):
         if weight == types.uint16:
-            bits = builder.shl(builder.zext(args[0], _WORD), _WORD(16))
+            bits = builder.shl(builder.zext(value, _WORD), _WORD(16))
         else:
-            bits = builder.and_(builder.bitcast(args[0], _WORD), _WORD(0xFFFF0000))
+            bits = builder.and_(builder.bitcast(value, _WORD), _WORD(0xFFFF0000))
         return builder.bitcast(bits, ir.FloatType())
 
-    return (types.float32 if is_cut else weight)(weight, rows), generate
+    return _if_cut(weight, rows, types.float32, cut_weight)
 
 
 @intrinsic
 def as_stored(typing_context, weight, rows):
     """A weight as `rows` hold it: cut to bfloat16, or as it is."""
-    is_cut = rows.dtype == types.uint16
 
-    def generate(context, builder, signature, args):
-        if not is_cut:
-            return args[0]
-        return builder.trunc(builder.lshr(builder.bitcast(args[0], _WORD), _WORD(16)), _UPPER)
+    def cut_weight(builder, value):
+        return builder.trunc(builder.lshr(builder.bitcast(value, _WORD), _WORD(16)), _UPPER)
 
-    return (types.uint16 if is_cut else weight)(weight, rows), generate
+    return _if_cut(weight, rows, types.uint16, cut_weight)
 
 
 def widen(rows: np.ndarray) -> np.ndarray:

@@ -101,6 +101,13 @@ def _open_block(block, n_labels, work):
 
 
 @njit(cache=True, nogil=True)
+def _open_at(label, n_labels, work):
+    """Open the block of a label, if this row has not."""
+    if work.opened[label // BLOCK] != work.counts[0]:
+        _open_block(label // BLOCK, n_labels, work)
+
+
+@njit(cache=True, nogil=True)
 def _open_all(n_labels, work):
     for block in range(len(work.opened)):
         if work.opened[block] != work.counts[0]:
@@ -162,8 +169,7 @@ def _score_row(features, values, weights, n_labels, work):
             v = values[i]
             for p in range(offsets[features[i]], offsets[features[i] + 1]):
                 label = labels[p]
-                if work.opened[label // BLOCK] != work.counts[0]:
-                    _open_block(label // BLOCK, n_labels, work)
+                _open_at(label, n_labels, work)
                 scores[label] += v * as_scored(row_values[p], dense_rows)
         i += 1
 
@@ -455,8 +461,7 @@ def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work
     n_labels = weights.dense_rows.shape[1]
     _begin_row(work)
     for i in range(len(relevant)):  # so that their mark -inf is seen
-        if work.opened[relevant[i] // BLOCK] != work.counts[0]:
-            _open_block(relevant[i] // BLOCK, n_labels, work)
+        _open_at(relevant[i], n_labels, work)
     first, last = rows.offsets[row], rows.offsets[row + 1]
     _score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
     if scale != 1:
@@ -489,15 +494,13 @@ def _take_candidates(features, values, relevant, weights, champions, n_candidate
     for i in range(len(features)):
         for p in range(champions.offsets[features[i]], champions.offsets[features[i] + 1]):
             label = champions.labels[p]
-            if work.opened[label // BLOCK] != work.counts[0]:
-                _open_block(label // BLOCK, n_labels, work)
+            _open_at(label, n_labels, work)
             work.scores[label] += values[i] * champions.values[p]
             n_met += 1
     if n_met == 0:
         return -1
     for i in range(len(relevant)):
-        if work.opened[relevant[i] // BLOCK] != work.counts[0]:
-            _open_block(relevant[i] // BLOCK, n_labels, work)
+        _open_at(relevant[i], n_labels, work)
     for i in range(len(features)):
         d = weights.dense_of[features[i]]
         if d >= 0 and champions.offsets[features[i]] == champions.offsets[features[i] + 1]:

@@ -38,12 +38,13 @@ NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
 # With a shortlist: rows of a new model that look at all labels, rows between two makings of the lists (in the first
 # pass fewer, at first), and irrelevant labels of a row that are scored.
-# A feature that more than 1 / COMMON_SHARE of the labels may use (the bias is one) has no list: all of its weights
-# count. With a list of the bias, the labels with its largest weights would crowd out all others.
-COMMON_SHARE = 2
 EXACT_ROWS = 8_192
 LISTED_ROWS = 32_768
 CANDIDATES = 32
+
+# A feature that more than 1 / COMMON_SHARE of the labels may use (the bias is one) has no list: all of its weights
+# count. With a list of the bias, the labels with its largest weights would crowd out all others.
+COMMON_SHARE = 2
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
@@ -311,20 +312,21 @@ class Trainer:
     def state(self) -> dict[str, np.ndarray]:
         """What training changes; with the cursor and n_passes `restore` goes on from there with the same bits."""
         learner = self.learner
-        listed = {
-            "champion_labels": learner.champions.labels,
-            "champion_values": learner.champions.values,
-            "list_due": self.list_due,
-        }
-        return {
+        arrays = {
             "dense_rows": learner.weights.dense_rows,
             "values": learner.weights.values,
             "dense_sums": learner.dense_sums,
             "sums": learner.sums,
             "clock": learner.clock,
             "norms": learner.norms,
-            **(listed if self.config.shortlist else {}),
         }
+        if self.config.shortlist:
+            arrays |= {
+                "champion_labels": learner.champions.labels,
+                "champion_values": learner.champions.values,
+                "list_due": self.list_due,
+            }
+        return arrays
 
     def write_arrays(self, folder: Path) -> dict[str, str]:
         return write_arrays(folder, self.state())
@@ -360,12 +362,11 @@ class Trainer:
         weights = learner.weights
         if not n_averaged:
             return rounded(weights._replace(dense_rows=weights.dense_rows * scale, values=weights.values * scale))
-        return rounded(
-            weights._replace(
-                dense_rows=weights.dense_rows * (elapsed / n_averaged) - learner.dense_sums / n_averaged,
-                values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
-            )
+        mean = weights._replace(
+            dense_rows=weights.dense_rows * (elapsed / n_averaged) - learner.dense_sums / n_averaged,
+            values=weights.values * (elapsed / n_averaged) - learner.sums / n_averaged,
         )
+        return rounded(mean)
 
     def finish(self) -> Weights:
         """What `weights` returns, made in place: this trainer is done, and its averages are given back."""
@@ -415,7 +416,6 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
         radius=config.radius,
         perturbed=config.tau > 0,
         averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),
-        n_candidates=0,
         noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
         label_weights=label_weights,
     )
