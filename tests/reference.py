@@ -228,21 +228,40 @@ def candidates(partial, y, n):
     return found
 
 
-def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.0, average_from=1, noise=None,
-          restrict=True, label_weights=None, start=None, spread=False, cut=False, shortlist=None):  # fmt: skip
+def eta_at(eta, decay, t, pass_number, n_passes):
+    """Of batch t, in a pass; linear: eta, then less by eta / n_passes in each pass."""
+    if decay == "linear":
+        return eta - (pass_number - 1) * eta / n_passes
+    return {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay]
+
+
+def hardest_label(s, y):
+    """The irrelevant label with the highest score, the lower one of equals; None if the row has none, or no label."""
+    irrelevant = [label for label in range(len(s)) if not y[label] and s[label] > -np.inf]
+    return min(irrelevant, key=lambda label: (-s[label], label)) if y.any() and irrelevant else None
+
+
+def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
+          restrict=True, label_weights=None, start=None, spread=False, cut=False, shortlist=None,
+          widened=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
     scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
     with W cut to bfloat16; with `shortlist` = (labels a feature, candidates, when lists are made: {(pass, rows seen)},
-    dense features, common features) an irrelevant label must be a candidate, once there are lists."""
+    dense features, common features) an irrelevant label must be a candidate, once there are lists; from pass `widened`
+    on the label that was the hardest for a row in the pass before may use the row's features."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
-    facts, lists = [], None
+    facts, lists, hardest, orders = [], None, {}, list(orders)
     for pass_number, order in enumerate(orders, start=1):
         surrogate, errors, updated = 0.0, 0, 0
+        if pass_number == widened:
+            for row, label in hardest.items():
+                if label is not None:
+                    allowed[X[row] != 0, label] = True
         for start in range(0, len(order), batch_rows):
             t += 1
-            eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
+            eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if rule.startswith("sgd") else 1.0
             if shortlist is not None and (pass_number, start) in shortlist[2]:
                 lists = champions(W, shortlist[0], allowed, *shortlist[3:])
             W_before = cut_to_bfloat16(W) if cut else W.copy()
@@ -254,6 +273,7 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="constant", radius=0.
                 partial = None if lists is None else partial_scores(x, y, W_before, *lists, shortlist[4])
                 if partial is not None:
                     s = np.where(y | candidates(partial, y, shortlist[1]), s, -np.inf)
+                hardest[row] = hardest_label(s, y)
                 c = RULES[rule](s, y, k)
                 if spread and rule.startswith("sgd"):
                     c = spread_out(c, s, y, k)

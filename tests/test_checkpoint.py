@@ -82,6 +82,7 @@ def interrupt(data, config, checkpoints, n_pauses=1, **safety):
         {"heldout": 0.2, "prune": 0.05, "average_from": 3},
         {"radius": 0.6, "batch_rows": 1, "average_from": 0},
         {"shortlist": 3, "average_from": 2},
+        {"widen": True, "shortlist": 3, "average_from": 1},
     ],
     ids=lambda train: "-".join(train),
 )
@@ -226,7 +227,7 @@ def stopped_run(tmp_path, monkeypatch):
 def test_command_line_resumes_by_itself(stopped_run, capsys):
     words, partial = stopped_run
     assert main(words) == 0
-    assert "resumed in pass 5, after 5 whole passes" in capsys.readouterr().err
+    assert "resumed in pass 3, after 3 whole passes" in capsys.readouterr().err
     assert not partial.exists()
 
 
@@ -259,7 +260,7 @@ def other_value(data):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"config": settings(eta=0.25)}, r"train\.eta was 0\.4, is 0\.25"),
+        ({"config": settings(eta=0.25)}, r"train\.eta was 1\.0, is 0\.25"),
         ({"config": settings(seed=9)}, r"train\.seed was 0, is 9"),
         ({"config": settings(bias=0.5)}, r"rows\.bias was 0\.0, is 0\.5"),
         ({"config": settings(algo="sgd-max", k=2)}, r"train\.algo was 'sgd-avg', is 'sgd-max'; train\.k was 3, is 2"),

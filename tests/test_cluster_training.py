@@ -168,13 +168,18 @@ def test_merged_choice_equals_the_reference(seed, algo, k, spread, tail, fading)
     eta = 1.0 if not algo.startswith("sgd") else 0.3 / np.sqrt(n_before + 1) if fading else 0.3
 
     proposals = [propose(scores, relevance, k, labels) for labels in ranges]
-    batch, n_labels_of = training.choose(proposals, pass_settings(config, 1, n_labels, weights), n_before)
-    assert n_labels_of.tolist() == relevance.sum(axis=1).tolist()
+    chosen = training.choose(proposals, pass_settings(config, 1, n_labels, weights), n_before)
+    batch = chosen.batch
+    assert chosen.n_labels_of.tolist() == relevance.sum(axis=1).tolist()
+    hardest = [reference.hardest_label(*row) for row in zip(scores, relevance, strict=True)]
+    assert chosen.hardest.tolist() == [-1 if label is None else label for label in hardest]
     found = np.zeros((n_rows, n_labels))
-    for labels, pairs in zip(ranges, training.split_pairs([batch], ranges), strict=True):
+    for labels, pairs in zip(ranges, training.split_pairs([chosen], ranges), strict=True):
         rows = np.repeat(np.arange(n_rows), np.diff(pairs.offsets))
         assert ((pairs.labels >= 0) & (pairs.labels < len(labels))).all()
         found[rows, labels.start + pairs.labels] += pairs.steps
+        here = [label - labels.start if label in labels else -1 for label in chosen.hardest]
+        assert pairs.hardest.tolist() == here
     for i, (s, y) in enumerate(zip(scores.astype(float), relevance, strict=True)):
         c = reference.RULES[algo](s, y, k)
         if spread and algo.startswith("sgd"):
@@ -195,14 +200,14 @@ def test_pairs_keep_the_order_of_a_row():
     relevance = rng.random((5, 200)) < 0.03
     settings, ranges = pass_settings(TrainConfig(k=3), 1, 200, np.zeros(0, np.float32)), [range(64), range(64, 200)]
     parts = [slice(0, 3), slice(3, 5), slice(5, 5)]
-    batches = [
-        training.choose([propose(scores[part], relevance[part], 3, labels) for labels in ranges], settings, 0)[0]
+    chosen = [
+        training.choose([propose(scores[part], relevance[part], 3, labels) for labels in ranges], settings, 0)
         for part in (slice(0, 5), *parts)
     ]
-    whole, split = training.split_pairs(batches[:1], ranges), training.split_pairs(batches[1:], ranges)
+    whole, split = training.split_pairs(chosen[:1], ranges), training.split_pairs(chosen[1:], ranges)
     for one, other in zip(whole, split, strict=True):
         assert [array.tolist() for array in one] == [array.tolist() for array in other]
-    assert sum(len(pairs.labels) for pairs in whole) == batches[0].n_pairs.sum()
+    assert sum(len(pairs.labels) for pairs in whole) == chosen[0].batch.n_pairs.sum()
 
 
 @pytest.mark.parametrize("k", [1, 3, 64, 70])
@@ -299,7 +304,8 @@ def fit_shards(folder, data, config, n_shards, is_lost=lambda method: False, **s
             "tau": st.sampled_from([0.0, 0.4]),
             "spread": st.booleans(),
             "favour": st.sampled_from(["top", "tail"]),
-            "decay": st.sampled_from(["constant", "sqrt"]),
+            "decay": st.sampled_from(["constant", "sqrt", "linear"]),
+            "widen": st.booleans(),
             "average_from": st.integers(0, 2),
             "batch_rows": st.sampled_from([1, 8, 1000]),
             "block_rows": st.sampled_from([17, 1000]),
@@ -338,7 +344,7 @@ class Losses:
 
 
 # Two blocks, a checkpoint when some batches were logged, held-out rows: every kind of call, and few of each.
-LOSSY = {"batch_rows": 20, "heldout": 0.2, "tau": 0.4, "prune": 0.01, "decay": "sqrt"}
+LOSSY = {"batch_rows": 20, "heldout": 0.2, "tau": 0.4, "prune": 0.01, "decay": "sqrt", "widen": True}
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_every_setting_has_a_help_text():
         ("train.k=2.5", "train.k must be a whole number, but is 2.5"),
         ("train.k=true", "train.k must be a whole number, but is True"),
         ("train.algo=sgd", "train.algo must be one of sgd-avg, sgd-max, perceptron-avg, perceptron-max, but is 'sgd'"),
-        ("train.decay=fast", "train.decay must be one of constant, sqrt"),
+        ("train.decay=fast", "train.decay must be one of constant, sqrt, linear"),
         ("train.eta=0", "train.eta must be a positive number"),
         ("train.eta=nan", "train.eta must be a positive number, but is nan"),
         ("train.tau=-1", "train.tau must be 0 or more"),

@@ -87,7 +87,7 @@ class Calibration:
             self.recorded.append([])
             for batch in range(most if number < epochs else min(SAMPLED, most)):
                 answers = [shard.propose(batch, part, PARTS, None) for part in range(PARTS)]
-                chosen = [training.choose([a.proposals], self.pass_settings(number), n_batches)[0] for a in answers]
+                chosen = [training.choose([a.proposals], self.pass_settings(number), n_batches) for a in answers]
                 shard.apply(training.split_pairs(chosen, [shard.labels])[0])
                 self.recorded[-1].append(chosen)
                 n_batches += 1
@@ -141,22 +141,22 @@ class Calibration:
             for _ in range(TRIES):
                 began = time.perf_counter()
                 chosen = [
-                    training.choose([shard.answers[batch][part] for shard in shards], settings, self.n_before + batch)[
-                        0
-                    ]
+                    training.choose([shard.answers[batch][part] for shard in shards], settings, self.n_before + batch)
                     for part in range(PARTS)
                 ]
                 training.split_pairs(chosen, ranges)
                 least = min(least, time.perf_counter() - began)
             seconds += least
-            n_rows += sum(len(each.updated) for each in chosen)
-            if not all(np.array_equal(a.pair_steps, b.pair_steps) for a, b in zip(chosen, expected, strict=True)):
+            n_rows += sum(len(each.n_labels_of) for each in chosen)
+            if not all(
+                np.array_equal(a.batch.pair_steps, b.batch.pair_steps) for a, b in zip(chosen, expected, strict=True)
+            ):
                 sys.exit(f"{len(shards)} label shards choose other steps than one: nothing is timed")
         return seconds / n_rows
 
     def bytes_a_row(self, shards: Sequence[Measured], ranges: Sequence[range]) -> tuple[float, float]:
         """Serialized bytes of a row that the driver gets and sends, to and from all shards."""
-        n_rows = sum(len(part.updated) for batch in self.recorded[-1] for part in batch)
+        n_rows = sum(len(part.n_labels_of) for batch in self.recorded[-1] for part in batch)
         received = sum(n_serialized(Answer(part, 0.0)) for shard in shards for batch in shard.answers for part in batch)
         pairs = [each for batch in self.recorded[-1] for each in training.split_pairs(batch, ranges)]
         return received / n_rows, sum(map(n_serialized, pairs)) / n_rows

@@ -17,7 +17,8 @@ from typing import Any
 
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 FAVOURS = ("top", "tail")
-STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}
+STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
+PASS_DECAYS = (*STEP_DECAYS, "linear")
 MAX_FEATURES = 2**31 - 1
 MAX_PATTERN = 300
 
@@ -63,14 +64,19 @@ class TrainConfig:
     algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
     favour: str = setting("top", "top, or tail = rare labels count more: higher PSP@k, often at a price in P@k")
     k: int = setting(5, "train for the k labels at the top")
-    epochs: int = setting(5, "passes over the training rows")
-    eta: float = setting(0.4, "length of a step (sgd only: a perceptron's ranking does not depend on it)")
-    decay: str = setting("constant", "eta over time: constant, or sqrt = eta / sqrt(t)")
+    epochs: int = setting(3, "passes over the training rows")
+    eta: float = setting(1.0, "length of a step (sgd only: a perceptron's ranking does not depend on it)")
+    decay: str = setting(
+        "linear", "eta over time: linear = less by an equal part in each pass, constant, or sqrt = eta / sqrt(t)"
+    )
     tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy")
     radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
     spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
     shortlist: int = setting(
         0, "look for irrelevant labels among those that the so many strongest of each feature bring up; 0 = among all"
+    )
+    widen: bool = setting(
+        False, "after two passes let the hardest irrelevant label of each row use the row's features; for rare labels"
     )
     centroid: float = setting(1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper")
     average_from: int = setting(2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last")
@@ -84,7 +90,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
         require(self.favour in FAVOURS, "train.favour", self.favour, "one of " + ", ".join(FAVOURS))
-        require(self.decay in STEP_DECAYS, "train.decay", self.decay, "one of " + ", ".join(STEP_DECAYS))
+        require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
         for name, least in {
             "k": 1,
             "epochs": 1,

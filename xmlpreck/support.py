@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.kernels.arrays import Rows, Weights, no_weights, run_team, sparse_weights
-from xmlpreck.kernels.patterns import mark_strongest, merge_rows, support_of
+from xmlpreck.kernels.patterns import mark_hardest, mark_strongest, merge_rows, support_of
 
 NO_STRENGTHS = np.zeros(0, np.float32)
 
@@ -111,6 +111,16 @@ def support_of_block(
     strengths = np.zeros(offsets[-1], np.float32) if weighing else NO_STRENGTHS
     run_team(n_threads, scan)
     return sparse_weights(offsets, labels, np.zeros(0, np.float32), n_labels), strengths
+
+
+def support_of_hardest(rows: Rows, hardest: np.ndarray, dense_of: np.ndarray, dense_mask: np.ndarray) -> Weights:
+    """The features of each row for its hardest label: bits in the mask of dense features, a pattern of the others."""
+    no_keys = np.zeros(0, np.int64)
+    keys = np.empty(mark_hardest(rows, hardest, dense_of, dense_mask, no_keys), np.int64)
+    mark_hardest(rows, hardest, dense_of, dense_mask, keys)
+    features, labels = np.divmod(np.unique(keys), dense_mask.shape[1] * 8)
+    offsets = np.searchsorted(features, np.arange(len(dense_of) + 1))
+    return sparse_weights(offsets, labels.astype(np.int32), np.zeros(0, np.float32), dense_mask.shape[1] * 8)
 
 
 def union_of(first: Weights, second: Weights, with_places: bool = True) -> tuple[Weights, np.ndarray]:

@@ -34,6 +34,7 @@ class Pairs(NamedTuple):
     offsets: np.ndarray  # (n_rows + 1) int32
     labels: np.ndarray  # int32
     steps: np.ndarray
+    hardest: np.ndarray  # (n_rows) int32: the best irrelevant label of each row; -1 = it has none here
 
     @property
     def n_bytes(self) -> int:
@@ -91,10 +92,11 @@ class LabelShard:
             survey.check_labels()
         return np.diff(self.support.offsets), survey.to_dict() if with_survey else None
 
-    def prepare(self, is_dense: np.ndarray) -> tuple[str, Plan]:
-        """Weights of 0, dense for the features that have many labels among all shards; returns what will be needed."""
+    def prepare(self, is_dense: np.ndarray, feature_counts: np.ndarray) -> tuple[str, Plan]:
+        """Weights of 0, dense for the features that have many labels among all shards; returns what will be needed.
+        Counts are of the rows that have each feature."""
         limit, has_heldout = default_limit(), self.heldout.n_rows > 0
-        plan = plan_run(self.support, self.rows, self.config.train, has_heldout, limit, is_dense)
+        plan = plan_run(self.support, self.rows, self.config.train, has_heldout, limit, feature_counts, is_dense)
         self.trainer = Trainer(self.support, self.config.train, is_dense=is_dense)
         del self.support
         return this_node(), plan
@@ -107,6 +109,7 @@ class LabelShard:
         """Begin a pass, or go on in the midst of it; the next batch has this number."""
         train = self.config.train
         self.trainer.cursor = cursor
+        self.trainer.prepare_pass(self.rows)
         no_weights = np.zeros(0, np.float32)  # who chooses the steps knows them
         first_block = self.labels.start // linear.BLOCK
         settings = pass_settings(train, cursor.number, self.source.n_labels, no_weights)
@@ -114,13 +117,12 @@ class LabelShard:
         self.batches = self._batches(replace(cursor))
         self.batch = batch - 1
 
-    def _batches(self, cursor: Cursor) -> Iterator[tuple[Rows, np.ndarray, np.uint64]]:
-        """(rows, those of the batch in order, key of the noise) of each batch that the pass has before it."""
+    def _batches(self, cursor: Cursor) -> Iterator[tuple[int, Rows, np.ndarray]]:
+        """(first row, rows from there on, those of the batch in order) of each batch that the pass has before it."""
         n_done = cursor.n_rows
         for start, block, order in shuffled_blocks(self.rows, self.config.train.seed, cursor):
             for first in range(n_done, len(order), self.config.train.batch_rows):
-                batch = order[first : first + self.config.train.batch_rows]
-                yield block, batch, self.settings.noise_key + np.uint64(start)
+                yield start, block, order[first : first + self.config.train.batch_rows]
             n_done = 0
 
     def propose(self, batch: int, part: int, n_parts: int, pairs: Pairs | None) -> Answer:
@@ -130,11 +132,12 @@ class LabelShard:
             self.apply(pairs)
         if batch != self.batch:
             self._next_batch()
-        rows, order, noise_key = self.current
+        start, rows, order = self.current
         size = -(-len(order) // n_parts)
         mine = order[part * size : (part + 1) * size]
         proposals = new_proposals(rows.label_offsets[mine + 1] - rows.label_offsets[mine], self.settings.k)
-        settings, learner, noise = self.settings._replace(noise_key=noise_key), self.trainer.learner, self.trainer.noise
+        settings = self.settings._replace(noise_key=self.settings.noise_key + np.uint64(start))
+        learner, noise = self.trainer.learner, self.trainer.noise
         claimed, most_labels = np.zeros(1, np.int64), int(np.diff(proposals.pos_offsets).max(initial=0))
 
         def work(me: int) -> None:
@@ -150,10 +153,15 @@ class LabelShard:
 
     def apply(self, pairs: Pairs) -> None:
         """The steps of the batch that was proposed last."""
-        rows, order, _ = self.current
+        start, rows, order = self.current
         learner, n_threads = self.trainer.learner, self.n_threads
-        pairs = Pairs(*map(np.array, pairs))  # Ray's arrays are read-only: other types, for which numba would compile
-        run_team(n_threads, lambda me: linear.apply_rows(me, n_threads, rows, order, learner, *pairs))
+        steps = tuple(
+            map(np.array, pairs[:3])
+        )  # Ray's arrays are read-only: other types, for which numba would compile
+        run_team(n_threads, lambda me: linear.apply_rows(me, n_threads, rows, order, learner, *steps))
+        remembered = self.trainer.hardest_of(start, len(rows.offsets) - 1)
+        if len(remembered):
+            remembered[order] = pairs.hardest
         clock = learner.clock
         if self.settings.averaging:
             clock[linear.ELAPSED] += clock[linear.SCALE]
@@ -173,18 +181,18 @@ class LabelShard:
         """This shard's part of a checkpoint; returns the sha256 of its files."""
         return _written(folder, self.trainer.state(), self.number)
 
-    def restore(self, folder: Path) -> None:
-        """Take over this shard's part of a checkpoint."""
+    def restore(self, folder: Path, cursor: Cursor) -> None:
+        """Take over this shard's part of a checkpoint, written when the cursor stood there."""
         prefix = part_prefix(self.number)
         try:
             arrays = read_arrays(folder, prefix)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"node {this_node()}: {folder}: cannot be read: {error}") from None
-        if arrays.keys() != self.trainer.state().keys():
+        if not arrays:
             raise CheckpointError(
                 f"node {this_node()}: {folder}: has no {prefix}*: --out must be on a filesystem that all nodes share"
             )
-        self.trainer.take_over(arrays)
+        self.trainer.restore(cursor, arrays, self.rows)
 
     def predict_heldout(self, start: int, stop: int, k: int) -> TopK:
         """The best labels of this shard for some held-out rows, by the mean of the weights so far."""

@@ -163,12 +163,12 @@ class ClusterTrainer:
         self.ranges: list[range] = []
         self.is_dense: np.ndarray | None = None
         self.started = False
-        self.base: Path | None = None  # the checkpoint that it begins with
+        self.base: tuple[Path, Cursor] | None = None  # the checkpoint that it begins with, and how far that had come
         self.log: list[Begin | list[Pairs]] = []  # and the steps since, for every shard
         self.log_bytes, self.log_limit = 0, LOG_BYTES
         self.pending: list[Pairs] | None = None  # the last of these, if they are not yet on their way
 
-        self.label_counts = np.zeros(0, np.int64)
+        self.label_counts, self.feature_counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.label_weights = np.zeros(0, np.float32)
         self.n_passes, self.cursor = 0, Cursor()
         self.n_batches = 0  # of all passes
@@ -179,14 +179,14 @@ class ClusterTrainer:
         dealt = [(range(shard, self.rows.n_blocks, self.n_shards),) for shard in range(self.n_shards)]
         counted = self._ask_all("count", each=dealt)
         census = Census(*(np.sum(counts, axis=0) for counts in zip(*counted, strict=True)))
-        self.label_counts = census.label_counts
+        self.label_counts, self.feature_counts = census
         self.edges = edges or cut_labels(1 + expected_support(census, self.rows.n_rows), self.n_shards)
         ranges = [range(first, last) for first, last in pairwise(self.edges)]
         told = [(labels, shard == 0) for shard, labels in enumerate(ranges)]
         lengths, surveys = zip(*self._ask_all("find_support", each=told), strict=True)
         self.ranges = ranges
         is_dense = have_dense_rows(np.sum(lengths, axis=0), self.rows.n_labels)
-        self._tell_plan(self._ask_all("prepare", is_dense))
+        self._tell_plan(self._ask_all("prepare", is_dense, census.feature_counts))
         self.is_dense = is_dense
         if self.config.train.favour == "tail":
             self.label_weights = tail_weights(self.label_counts, self.rows.n_rows).astype(np.float32)
@@ -215,10 +215,13 @@ class ClusterTrainer:
 
     def restore(self, facts: dict[str, Any], folder: Path) -> None:
         """Go on from a checkpoint."""
-        self.started, self.base = True, folder.absolute()  # a node works in a folder of its own
-        self._ask_all("restore", self.base, again=False)
         self.n_passes, self.cursor = facts["n_passes"], Cursor.of(facts)
+        self.started, self.base = True, self._base(folder)
+        self._ask_all("restore", *self.base, again=False)
         self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][linear.STEPS])
+
+    def _base(self, folder: Path) -> tuple[Path, Cursor]:
+        return folder.absolute(), replace(self.cursor)  # a node works in a folder of its own
 
     # --- a pass ------------------------------------------------------------------------------------------------------
 
@@ -295,8 +298,8 @@ class ClusterTrainer:
             seconds += [answer.seconds for answer in answers]
             proposals = [Proposals(*map(np.array, answer.proposals)) for answer in answers]  # Ray's are read-only
             chosen.append(choose(proposals, settings, self.n_batches))
-            self.cursor.add(*chosen[-1])
-        self.pending = split_pairs([batch for batch, _ in chosen], self.ranges)
+            self.cursor.add(chosen[-1].batch, chosen[-1].n_labels_of)
+        self.pending = split_pairs(chosen, self.ranges)
         self.log.append(self.pending)
         self.log_bytes += sum(pairs.n_bytes for pairs in self.pending)
         self.n_batches += 1
@@ -330,7 +333,7 @@ class ClusterTrainer:
 
     def saved_in(self, folder: Path) -> None:
         """A checkpoint is complete: the log begins anew."""
-        self.base, self.log, self.log_bytes, self.log_limit = folder.absolute(), [], 0, LOG_BYTES
+        self.base, self.log, self.log_bytes, self.log_limit = self._base(folder), [], 0, LOG_BYTES
         if self.cursor.number > self.n_passes:
             self.log.append(Begin(replace(self.cursor), self.next_batch))
 
@@ -422,12 +425,12 @@ class ClusterTrainer:
         if self.ranges:
             result_of(actor.find_support.remote(self.ranges[shard], False))
         if self.is_dense is not None:
-            result_of(actor.prepare.remote(self.is_dense))
+            result_of(actor.prepare.remote(self.is_dense, self.feature_counts))
         if self.started and self.base is None:
             labels = self.ranges[shard]
             result_of(actor.start.remote(self.label_counts[labels.start : labels.stop]))
-        elif self.started:
-            result_of(actor.restore.remote(self.base))
+        elif self.base is not None:
+            result_of(actor.restore.remote(*self.base))
         steps: list[Pairs] = []
         for entry in [*self.log, None]:
             if not isinstance(entry, list) or len(steps) == REPLAYED:
@@ -439,8 +442,16 @@ class ClusterTrainer:
                 steps.append(entry[shard])
 
 
-def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> tuple[Batch, np.ndarray]:
-    """The steps of some rows of the batch after so many, and how many labels each row has, from what all shards say."""
+class Chosen(NamedTuple):
+    """The steps of some rows."""
+
+    batch: Batch
+    n_labels_of: np.ndarray  # (n_rows): how many relevant labels each row has
+    hardest: np.ndarray  # (n_rows) int32: its best irrelevant label; -1 = none
+
+
+def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Chosen:
+    """The steps of some rows of the batch after so many, from what all shards say."""
     n_labels_of = np.sum([np.diff(each.pos_offsets) for each in proposals], axis=0)
     n_rows, most_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
     merged = new_merged(n_rows, most_labels, settings.k)
@@ -448,22 +459,25 @@ def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> tu
         linear.merge_proposals(each, merged)
     batch = new_batch(n_rows, max(n_rows, 1), settings.k + most_labels)
     linear.choose_rows(merged, settings, float(n_batches), batch)
-    return batch, n_labels_of
+    has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
+    return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))
 
 
-def split_pairs(batches: Sequence[Batch], ranges: Sequence[range]) -> list[Pairs]:
-    """Steps of rows as each shard takes them."""
+def split_pairs(chosen: Sequence[Chosen], ranges: Sequence[range]) -> list[Pairs]:
+    """Steps of rows as each shard takes them, and the hardest labels that are its own."""
+    batches, hardest = [each.batch for each in chosen], np.concatenate([each.hardest for each in chosen])
     n_pairs = np.concatenate([batch.n_pairs[: len(batch.updated)] for batch in batches])
-    chosen = [np.arange(batch.pair_labels.shape[1]) < batch.n_pairs[:, None] for batch in batches]
-    labels = np.concatenate([batch.pair_labels[mask] for batch, mask in zip(batches, chosen, strict=True)])
-    steps = np.concatenate([batch.pair_steps[mask] for batch, mask in zip(batches, chosen, strict=True)])
+    is_pair = [np.arange(batch.pair_labels.shape[1]) < batch.n_pairs[:, None] for batch in batches]
+    labels = np.concatenate([batch.pair_labels[mask] for batch, mask in zip(batches, is_pair, strict=True)])
+    steps = np.concatenate([batch.pair_steps[mask] for batch, mask in zip(batches, is_pair, strict=True)])
     row_of = np.repeat(np.arange(len(n_pairs)), n_pairs)
     found = []
     for shard in ranges:
         mine = (labels >= shard.start) & (labels < shard.stop)
         counts = np.bincount(row_of[mine], minlength=len(n_pairs))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        found.append(Pairs(offsets, labels[mine] - np.int32(shard.start), steps[mine]))
+        hardest_here = np.where((hardest >= shard.start) & (hardest < shard.stop), hardest - shard.start, -1)
+        found.append(Pairs(offsets, labels[mine] - np.int32(shard.start), steps[mine], hardest_here.astype(np.int32)))
     return found
 
 

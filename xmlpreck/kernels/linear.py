@@ -403,24 +403,24 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
         if group % n_threads != me:
             continue
         d = weights.dense_of[f]
-        row_weights = weights.dense_rows[d] if d >= 0 else weights.values
-        row_sums = learner.dense_sums[d] if d >= 0 else learner.sums
         grown = 0.0
-        for j in range(len(labels)):
-            if labels[j] < n_frozen:
+        for j in range(len(labels)):  # no slices in here: threads would meet at the counts of references to the arrays
+            label, step = labels[j], steps[j] * values[i]
+            if label < n_frozen:
                 continue
             if d >= 0:
-                may_use = learner.dense_mask[d, labels[j] >> 3] >> (labels[j] & 7) & 1
-                place = labels[j] if may_use else -1
+                if learner.dense_mask[d, label >> 3] >> (label & 7) & 1:
+                    grown += (2 * weights.dense_rows[d, label] + step) * step
+                    weights.dense_rows[d, label] += step
+                    scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
+                    if elapsed != 0:  # before averaging begins, a third of the memory is not touched
+                        learner.dense_sums[d, label] += elapsed * step
             else:
-                place = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], labels[j])
-            if place >= 0:
-                step = steps[j] * values[i]
-                grown += (2 * row_weights[place] + step) * step
-                row_weights[place] += step
-                row_sums[place] += elapsed * step
-                if d >= 0:
-                    scored_rows[d, place] = as_stored(row_weights[place], scored_rows)
+                place = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
+                if place >= 0:
+                    grown += (2 * weights.values[place] + step) * step
+                    weights.values[place] += step
+                    learner.sums[place] += elapsed * step
         learner.norms[group] += grown
 
 
@@ -553,11 +553,12 @@ def _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, no
 
 
 @njit(cache=True, nogil=True)
-def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch):
+def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch, hardest):
     """Train on rows[order] in synchronous batches; every thread of the team calls this with its number `me`.
 
     Phase 1, rows dealt out as threads ask: score with the weights of the batch's start, choose the step.
     Phase 2, features dealt by group: apply all steps of the batch in row order. Each weight has one writer.
+    `hardest`, if it is not empty, takes the best irrelevant label of each row; -1 = there is none.
     """
     n_labels = learner.scored.dense_rows.shape[1]
     batch_rows = len(batch.n_pairs)
@@ -579,6 +580,8 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
             if n_neg < 0:
                 _score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
                 n_neg = _split_labels(relevant, n_best, n_labels, work)
+            if len(hardest) > 0:
+                hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
             _choose_row(
                 work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, settings, eta,
                 slot, start + slot, batch,

@@ -157,6 +157,29 @@ def fill_mask(offsets, labels, dense_of, dense_mask):
 
 
 @njit(cache=True, nogil=True)
+def mark_hardest(rows, hardest, dense_of, dense_mask, keys):
+    """Set the bit of dense_mask for each row's dense features and its hardest label (-1 = it has none).
+
+    Of its other features come keys, feature * n_labels + label, as many as fit. Returns how many there are.
+    """
+    n_labels = dense_mask.shape[1] * 8
+    n = 0
+    for row in range(len(hardest)):
+        label = hardest[row]
+        if label < 0:
+            continue
+        for p in range(rows.offsets[row], rows.offsets[row + 1]):
+            d = dense_of[rows.features[p]]
+            if d >= 0:
+                dense_mask[d, label >> 3] |= np.uint8(1 << (label & 7))
+            else:
+                if n < len(keys):
+                    keys[n] = np.int64(rows.features[p]) * n_labels + label
+                n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
 def unit_rows(offsets, values, scaled):
     """scaled = values / |row|; a row of length 0 stays."""
     for row in range(len(offsets) - 1):

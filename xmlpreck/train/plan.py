@@ -14,9 +14,10 @@ from xmlpreck.kernels.arrays import Weights
 from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
 from xmlpreck.support import Cut
-from xmlpreck.train.trainer import PreparedRows, TrainingError
+from xmlpreck.train.trainer import WIDENED_PASS, PreparedRows, TrainingError
 
 FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # whatever the number of weights
+KEY_BYTES = 24  # a possible new weight, while those that are new are found: keys of 8 bytes, in order, each once
 FREE_SHARE = 0.8  # of the free memory, where no limit is given
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -65,15 +66,27 @@ def plan_run(
     config: TrainConfig,
     has_heldout: bool,
     limit: int,
+    feature_counts: np.ndarray,
     is_dense: np.ndarray | None = None,
 ) -> Plan:
-    """The plan of a run whose support has just been found, and stands in memory with all that is loaded."""
+    """The plan of a run whose support has just been found, and stands in memory with all that is loaded.
+
+    So many rows have each feature.
+    """
     lengths = np.diff(support.offsets)
     if is_dense is None:
         is_dense = have_dense_rows(lengths, rows.n_labels)
     n_weights, n_sparse, n_dense = len(support.labels), int(lengths[~is_dense].sum()), int(is_dense.sum())
+    n_more, n_more_sparse, widening = 0, 0, 0  # weights that a wider support may add, and bytes while it is made
+    if config.widen and config.epochs >= WIDENED_PASS:
+        share = rows.n_labels / rows.source.n_labels  # of a shard: about
+        counts = feature_counts[: len(lengths)]
+        n_more, n_more_sparse = int(share * counts.sum()), int(share * counts[~is_dense[: len(counts)]].sum())
     cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
     entry = support.labels.itemsize + value
+    if n_more:
+        widening = n_sparse * (entry + value) + n_more_sparse * KEY_BYTES
+        n_weights, n_sparse = n_weights + n_more, n_sparse + n_more_sparse
     averages = (n_sparse + cells) * value
     scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
     champions = int(np.minimum(lengths, config.shortlist).sum()) * entry
@@ -89,7 +102,7 @@ def plan_run(
         "averages": averages,
         "rows being read": rows.streamed_bytes,
         "buffers": config.n_threads * rows.n_labels * value,
-        "copies": max(laying_out, scoring, finishing, 0),
+        "copies": max(laying_out, scoring, widening, finishing, 0),
     }
     return Plan(
         rows.n_rows,

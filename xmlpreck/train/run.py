@@ -81,7 +81,8 @@ def fit(
     keeper = Keeper(trainer, identity_of(config, survey.to_dict()) | {"cut": cut}, safety, tuning)
     if saved is not None:
         keeper.check(saved.about)
-        trainer.restore(saved.about["trainer"], saved.arrays)
+        trainer.n_passes = saved.about["trainer"]["n_passes"]
+        trainer.restore(Cursor.of(saved.about["trainer"]), saved.arrays, rows)
         del saved  # its files are mapped, and stay on the disk as long
     else:
         trainer.start_at_centroids(rows, survey.label_counts)
@@ -143,8 +144,8 @@ def make_room(
     def blocks(survey: Survey) -> Iterator[Rows]:
         return (block for _, block in rows.blocks(range(rows.n_blocks), survey.add))
 
-    def plan_of(support: Weights) -> Plan:
-        return plan_run(support, rows, config.train, has_heldout, limit)
+    def plan_of(support: Weights, survey: Survey) -> Plan:
+        return plan_run(support, rows, config.train, has_heldout, limit, survey.feature_counts)
 
     most_weights = cut[0] if cut else 0
     if not most_weights:
@@ -153,7 +154,7 @@ def make_room(
             most = max((limit - resident_bytes()) // GATHERING_BYTES, 1)
             support = find_support(blocks(survey), *sizes, most_weights=most)
             survey.check_labels()
-            plan = plan_of(support)
+            plan = plan_of(support, survey)
             if plan.peak_bytes <= limit:
                 return support, plan, survey
             need = plan.need
@@ -169,7 +170,7 @@ def make_room(
         survey = Survey()
         support, found = find_strongest(blocks(survey), *sizes, most_weights=most_weights)
         survey.check_labels()
-        plan = replace(plan_of(support), cut=found)
+        plan = replace(plan_of(support, survey), cut=found)
         if plan.peak_bytes <= limit or cut:
             return support, plan, survey
         most_weights = plan.weights_within(limit)
@@ -270,13 +271,19 @@ def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, Ro
     return (Subset(source, np.sort(shuffled[n_heldout:])) if n_heldout else source), heldout
 
 
+def _plus(counts: np.ndarray, matrix: csr_array) -> np.ndarray:
+    """Counts with those of the entries of each column added."""
+    found = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    return found + counts if counts.size else found
+
+
 class Survey:
     """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
 
     def __init__(self) -> None:
         self.n_rows = 0
         self.n_rows_without_labels = 0
-        self.label_counts = np.zeros(0, np.int64)
+        self.label_counts, self.feature_counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.digests = [hashlib.sha256() for _ in range(5)]
 
     def check_labels(self) -> None:
@@ -292,8 +299,8 @@ class Survey:
         n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
         self.n_rows += block.n_rows
         self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
-        counts = np.bincount(block.labels.indices, minlength=block.labels.shape[1])
-        self.label_counts = counts + (self.label_counts if self.label_counts.size else 0)
+        self.label_counts = _plus(self.label_counts, block.labels)
+        self.feature_counts = _plus(self.feature_counts, block.rows)
         arrays = (
             n_features_of.astype(np.int64),
             block.rows.indices.astype(np.int32, copy=False),

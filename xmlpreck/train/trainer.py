@@ -28,7 +28,7 @@ from xmlpreck.kernels.patterns import add_squares, fill_mask
 from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar, rounded
 from xmlpreck.model.shortlist import fill_champions, room_for_champions
 from xmlpreck.shards import RowSource, read_blocks
-from xmlpreck.support import find_support, union_of
+from xmlpreck.support import find_support, support_of_hardest, union_of
 from xmlpreck.train.checkpoint import write_arrays
 
 # A label counts as its inverse propensity to this power, where training favours the tail (docs/tail.md).
@@ -42,12 +42,19 @@ EXACT_ROWS = 8_192
 LISTED_ROWS = 32_768
 CANDIDATES = 32
 
+# Room for the hardest irrelevant labels is made before this pass, and the one before it tells which they are: by the
+# scores that rows start with, they are others, and nothing is gained (docs/tuning.md).
+WIDENED_PASS = 3
+
 # A feature that more than 1 / COMMON_SHARE of the labels may use (the bias is one) has no list: all of its weights
 # count. With a list of the bias, the labels with its largest weights would crowd out all others.
 COMMON_SHARE = 2
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
+
+# Rows that tell how long a pass will take.
+TIMED_ROWS = 1024
 
 
 class TrainingError(InputError):
@@ -186,6 +193,9 @@ class Trainer:
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
         self.learner = new_learner(start, is_dense, config.shortlist)
         self.list_due = np.zeros(1, np.int64)  # rows of the pass after which the shortlist is made anew
+        # With `widen`: the best irrelevant label of each row (-1 = none) in the pass before WIDENED_PASS.
+        self.hardest = np.zeros(0, np.int32)
+        self.is_wide = False  # may these labels use the features of these rows?
 
     def grow(self, rows: PreparedRows, look: Callable[[Dataset], None] = lambda _: None) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
@@ -204,6 +214,46 @@ class Trainer:
         self.learner = new_learner(grown._replace(values=values[0]), per_feature=self.config.shortlist)._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
+
+    def prepare_pass(self, rows: PreparedRows) -> None:
+        """Remember the hardest labels in this pass, or make room for them before it, where that is wanted."""
+        if not self.config.widen or self.is_wide:
+            return
+        if self.cursor.number == WIDENED_PASS - 1 and not len(self.hardest):
+            self.hardest = np.full(rows.n_rows, -1, np.int32)
+        elif self.cursor.number >= WIDENED_PASS and len(self.hardest):
+            self._widen(rows)
+
+    def _widen(self, rows: PreparedRows) -> None:
+        """Let the hardest label of each row use the row's features: what speaks against a label may stand in rows that
+        it does not have. New weights start at 0; which features have dense rows stays."""
+        self.is_wide = True
+        learner = self.learner
+        weights, champions = learner.weights, learner.champions
+        wanted = no_weights(rows.n_features, rows.n_labels)
+        for start, block in rows.blocks(range(rows.n_blocks)):
+            hardest = self.hardest[start : start + len(block.offsets) - 1]
+            found = support_of_hardest(block, hardest, weights.dense_of, learner.dense_mask)
+            wanted, _ = union_of(wanted, found, with_places=False)
+        grown, places = union_of(weights, wanted)
+
+        def moved(old: np.ndarray) -> np.ndarray:
+            new = np.zeros(len(grown.labels), old.dtype)
+            new[places] = old
+            return new
+
+        wide = grown._replace(values=moved(weights.values))
+        n_listed = np.where(weights.dense_of >= 0, np.diff(champions.offsets), self.config.shortlist)
+        self.learner = learner._replace(
+            weights=wide,
+            scored=wide if learner.scored is weights else wide._replace(dense_rows=learner.scored.dense_rows),
+            sums=moved(learner.sums),
+            champions=room_for_champions(wide, n_listed),
+        )
+
+    def hardest_of(self, start: int, n_rows: int) -> np.ndarray:
+        """Where these rows remember their hardest label, if they are to: not once there is room for it."""
+        return self.hardest[:0] if self.is_wide else self.hardest[start : start + n_rows]
 
     def favour_tail(self, label_counts: np.ndarray, n_rows: int) -> None:
         """Where that is wanted, let labels count by their tail_weights in every pair."""
@@ -240,12 +290,13 @@ class Trainer:
         cursor = self.cursor
         settings = self.pass_settings()
         self.since = time.perf_counter()
+        self.prepare_pass(rows)
         with progress_bar(rows.n_rows, f"pass {cursor.number}", progress) as bar:
             bar.update(min(cursor.rows_seen, rows.n_rows))
             for start, block, order in shuffled_blocks(rows, self.config.seed, cursor):
                 # A row's noise depends on its place among all rows, not on the block that it came in.
                 here = settings._replace(noise_key=settings.noise_key + np.uint64(start))
-                self._train_block(block, order, here, bar.update, pause)
+                self._train_block(block, order, here, self.hardest_of(start, len(order)), bar.update, pause)
                 cursor.n_blocks, cursor.n_rows = cursor.n_blocks + 1, 0
         self.check_finite()
         self.n_passes = cursor.number
@@ -256,6 +307,7 @@ class Trainer:
         rows: Rows,
         order: np.ndarray,
         settings: Settings,
+        hardest: np.ndarray,
         done: Callable[[int], Any],
         pause: Callable[[], None],
     ) -> None:
@@ -272,7 +324,7 @@ class Trainer:
             here = settings._replace(n_candidates=n_candidates if self._has_shortlist() else 0)
 
             def work(me: int, part: np.ndarray = part, batch: Batch = batch, here: Settings = here) -> None:
-                linear.train_rows(me, n_threads, rows, part, self.learner, here, self.noise, works[me], batch)
+                linear.train_rows(me, n_threads, rows, part, self.learner, here, self.noise, works[me], batch, hardest)
 
             run_team(n_threads, work)
             cursor.add(batch, n_labels_of[part])
@@ -297,10 +349,10 @@ class Trainer:
         With a shortlist it will take less: these rows look at all labels.
         """
         _, block = next(rows.blocks([0]))
-        some = np.arange(min(len(block.offsets) - 1, ROWS_A_CALL))
+        some = np.arange(min(len(block.offsets) - 1, TIMED_ROWS))
         self.cursor = Cursor(self.n_passes + 1)
         self.since = time.perf_counter()
-        self._train_block(block, some, self.pass_settings(), lambda _: None, lambda: None)
+        self._train_block(block, some, self.pass_settings(), self.hardest, lambda _: None, lambda: None)
         seconds = self.cursor.seconds * rows.n_rows / max(len(some), 1)
         for array in self.state().values():
             array[...] = 0
@@ -326,24 +378,27 @@ class Trainer:
                 "champion_values": learner.champions.values,
                 "list_due": self.list_due,
             }
-        return arrays
+        return arrays | ({"hardest": self.hardest} if len(self.hardest) else {})
 
     def write_arrays(self, folder: Path) -> dict[str, str]:
         return write_arrays(folder, self.state())
 
-    def restore(self, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Go on from a checkpoint of the same rows and settings, after `grow`."""
-        self.take_over(arrays)
-        self.n_passes, self.cursor = facts["n_passes"], Cursor.of(facts)
-
-    def take_over(self, arrays: dict[str, np.ndarray]) -> None:
-        """The `state` of a trainer of the same rows and settings."""
-        mine = self.state()
-        for name, array in arrays.items():
-            if name not in mine or (array.shape, array.dtype) != (mine[name].shape, mine[name].dtype):
-                raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
-            mine[name][...] = array
+    def restore(self, cursor: Cursor, arrays: dict[str, np.ndarray], rows: PreparedRows) -> None:
+        """Go on from the `state` of a trainer of the same rows and settings, whose cursor stood there."""
+        self.cursor = cursor
+        if "hardest" in arrays:
+            self.hardest = np.full(rows.n_rows, -1, np.int32)
+            self._take_over("hardest", arrays)
+            self.prepare_pass(rows)
+        for name in arrays.keys() | self.state().keys():
+            self._take_over(name, arrays)
         self._cut_dense_rows()
+
+    def _take_over(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        mine, saved = self.state().get(name), arrays.get(name)
+        if mine is None or saved is None or (saved.shape, saved.dtype) != (mine.shape, mine.dtype):
+            raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
+        mine[...] = saved
 
     def _cut_dense_rows(self) -> None:
         """What rows are scored with, anew from the weights."""
@@ -403,6 +458,11 @@ def tail_weights(label_counts: np.ndarray, n_rows: int) -> np.ndarray:
     return weights / np.average(weights, weights=label_counts)
 
 
+def pass_share(decay: str, number: int, n_passes: int) -> float:
+    """What a step of pass `number` has of eta; passes beyond the last are like it."""
+    return (n_passes + 1 - min(number, n_passes)) / n_passes if decay == "linear" else 1.0
+
+
 def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights: np.ndarray) -> Settings:
     """What the kernels are told for pass `number` of a model with so many labels."""
     is_sgd = config.algo.startswith("sgd")
@@ -411,8 +471,8 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
         rule=linear.RULES[config.algo],
         k=k,
         n_lowered=k if config.spread and is_sgd else 0,
-        eta=config.eta if is_sgd else 1.0,
-        decay=STEP_DECAYS[config.decay] if is_sgd else 0.0,
+        eta=config.eta * pass_share(config.decay, number, config.epochs) if is_sgd else 1.0,
+        decay=STEP_DECAYS.get(config.decay, 0.0) if is_sgd else 0.0,
         radius=config.radius,
         perturbed=config.tau > 0,
         averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),

@@ -1,4 +1,5 @@
-"""Self-tuning: tau, k, spread, eta, passes and pruning, chosen on held-out rows by trials on samples of rows.
+"""Self-tuning: tau, k, spread, eta, passes and pruning, chosen on held-out rows by trials on samples of rows; the
+decay of eta and the wider support follow from the number of rows that a label has.
 
 Rows are held out of the choice only: the run that follows trains on all of them.
 """
@@ -17,20 +18,21 @@ from xmlpreck.model import LinearScorer, progress_bar
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.support import find_support
 from xmlpreck.train.run import Survey, score
-from xmlpreck.train.trainer import PreparedRows, Trainer, TrainingError
+from xmlpreck.train.trainer import PreparedRows, Trainer, TrainingError, pass_share
 
 LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
 HELDOUT_SHARE, MOST_HELDOUT = 0.2, 2_000
 
-# What tuning may cost, in passes over all rows: two, or what FREE_WORK (values of the rows times labels: some ten
+# What tuning may cost, in passes over all rows: one and a half, or what FREE_WORK (values of the rows times labels: some ten
 # seconds) allows, where that is more. Three rungs share it.
-BUDGET, MOST_BUDGET = 2.0, 200.0
+BUDGET, MOST_BUDGET = 1.5, 200.0
 FREE_WORK = 2e10
 
 TAUS = (0.0, 0.1, 0.3)
-# eta * passes: how far a weight can go. A trial has few passes; the run that follows may have more and smaller steps,
-# which makes the mean of the weights less noisy (docs/tuning.md): as many as let a label of average frequency be seen
-# ROWS_SEEN times.
+# The sum of eta over the passes: how far a weight can go. A trial has few passes; the run that follows may have more
+# and smaller steps, which makes the mean of the weights less noisy (docs/tuning.md): as many as let a label of average
+# frequency be seen ROWS_SEEN times. Where that is more than FEW_PASSES, labels are rare, and a wider support helps
+# them. With so few passes, steps that become shorter do as well as one pass more.
 REACHES = (2.0, 1.0)
 TRIAL_PASSES, MOST_TRIAL_PASSES = 5, 20
 FEW_PASSES, SOME_PASSES = 4, 8
@@ -39,11 +41,16 @@ WORTH = 0.3  # points of the mean P@k that a departure from the defaults must br
 K_FACTORS = (1, 2)
 PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.07), 0.15  # the last one of these that loses no more points of the mean P@k
 GIVEN = ("tau", "eta", "k", "epochs")  # where all of these are given, there is nothing to tune
-TUNED = (*GIVEN, "spread", "prune")
+TUNED = (*GIVEN, "spread", "prune", "decay", "widen")
 
 
 def mean(scores: dict[str, float]) -> float:
     return float(np.mean(list(scores.values())))
+
+
+def whole_steps(decay: str, n_passes: int) -> float:
+    """The sum of eta over so many passes, in etas."""
+    return sum(pass_share(decay, number, n_passes) for number in range(1, n_passes + 1))
 
 
 @dataclass(frozen=True)
@@ -97,12 +104,16 @@ class Tuning:
 
     def run(self) -> tuple[RunConfig, dict[str, Any]]:
         fixed, train = self.config.fixed, self.config.train
-        budget, trial_passes, passes = self._extent()
+        budget, trial_passes, passes, is_rare = self._extent()
         if "epochs" in fixed:
             passes = train.epochs
+        by_rule: dict[str, Any] = {"decay": "linear" if passes <= FEW_PASSES else "constant", "widen": is_rare}
+        by_rule = {name: getattr(train, name) if name in fixed else value for name, value in by_rule.items()}
+        decay = by_rule["decay"]
+        self.config = replace(self.config, train=replace(train, decay=decay))  # a sample is too small to widen
         with progress_bar(round(budget * self.source.n_rows), "tuning", self.progress) as self.bar:
             has_eta = train.algo.startswith("sgd") and "eta" not in fixed
-            etas = tuple(reach / trial_passes for reach in REACHES) if has_eta else (train.eta,)
+            etas = tuple(reach / whole_steps(decay, trial_passes) for reach in REACHES) if has_eta else (train.eta,)
             taus = (train.tau,) if "tau" in fixed else TAUS
             ks = (train.k,) if "k" in fixed else tuple(train.k * factor for factor in K_FACTORS)
             spreads = (train.spread,) if "spread" in fixed or not train.algo.startswith("sgd") else (False, True)
@@ -112,9 +123,9 @@ class Tuning:
             others = [best | {"k": k, "spread": spread} for spread in spreads for k in ks]
             best = self._rung(others, trial_passes, budget / 3).settings
             winner = self._rung([best | {"eta": eta} for eta in etas], trial_passes, budget / 3, is_last=True)
-        chosen = dict(winner.settings)
+        chosen = winner.settings | by_rule
         if has_eta:
-            chosen["eta"] *= trial_passes / passes
+            chosen["eta"] *= whole_steps(decay, trial_passes) / whole_steps(decay, passes)
         if "epochs" not in fixed:
             good = [number for number, value in enumerate(winner.values, 1) if value >= max(winner.values) - WORTH]
             chosen["epochs"] = max(round(passes * good[-1] / trial_passes), 1)
@@ -136,16 +147,17 @@ class Tuning:
         }
         return replace(self.config, train=replace(train, **chosen)), evidence
 
-    def _extent(self) -> tuple[float, int, int]:
-        """What tuning may cost, in passes over all rows, the passes of a trial and those of the run; estimated from
-        the held-out rows."""
+    def _extent(self) -> tuple[float, int, int, bool]:
+        """What tuning may cost, in passes over all rows, the passes of a trial and those of the run, and whether labels
+        are rare; estimated from the held-out rows."""
         n_labels, growth = self.source.n_labels, self.source.n_rows / self.heldout.n_rows
         work = self.heldout.rows.nnz * growth * n_labels
         budget = float(np.clip(FREE_WORK / max(work, 1), BUDGET, MOST_BUDGET))
         trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MOST_TRIAL_PASSES))
         rows_of_label = max(self.heldout.labels.nnz * growth / n_labels, 1)
         passes = int(np.clip(ROWS_SEEN / rows_of_label, FEW_PASSES, SOME_PASSES))
-        return budget, trial_passes, passes if trial_passes == TRIAL_PASSES else max(trial_passes, passes)
+        is_rare = passes > FEW_PASSES
+        return budget, trial_passes, passes if trial_passes == TRIAL_PASSES else max(trial_passes, passes), is_rare
 
     def _sample(self, cost: float, n_passes: int) -> Sample:
         """As many rows as so many passes over them may have, if all together cost as many passes over all rows."""
