@@ -71,8 +71,9 @@ def test_a_bench_from_end_to_end(tmp_path, fake_peers):
     results, page = run_bench(tmp_path)
     ours, fake = results["xmlpreck"], results["fake"]
     assert ours["values"]["P@1"] > 80 > fake["values"]["P@1"] > 0
-    assert ours["values"]["train_s"] == ours["train_wall_s"], "ours is the whole command"
-    assert fake["values"]["train_s"] == 12.5, "a peer's is its train call"
+    assert ours["values"]["train_s"] < ours["values"]["command_s"], "reading and saving are not training"
+    assert fake["values"]["train_s"] == 12.5, "its train call, as it said"
+    assert fake["values"]["command_s"] < 12.5
     assert fake["values"]["nDCG@1"] == fake["values"]["P@1"]
     for entry in (ours, fake):
         assert min(entry["values"].values()) > 0

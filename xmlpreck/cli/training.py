@@ -230,6 +230,7 @@ def train_one(
     def on_pass(facts: "PassFacts") -> None:
         tell(pass_line(facts))
 
+    started = time.perf_counter()
     settings, tuning = choose_settings(args, settings, data, safety, tell)
     tell(describe_settings(settings))
     engine = engine_of(args)
@@ -248,6 +249,7 @@ def train_one(
             on_plan=lambda plan: tell(plan_text(plan)),
             tuning=tuning,
         )
+    seconds = time.perf_counter() - started
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
     # What `report` needs to find the rows again.
     place = str(Path(args.data).resolve()) if Path(args.data).exists() else shards.without_secrets(args.data)
@@ -255,9 +257,9 @@ def train_one(
     scorer.info["data"] |= {"name": catalog.describe(args.data), "place": place, **columns}
     n_bytes = scorer.save(folder)
     n_weights = scorer.n_weights
-    tell(f"{folder}: {n_weights:,} weights, {n_bytes / 2**20:.1f} MB")
-    history = scorer.info["history"]
-    return scorer, {"model": str(folder), "bytes": n_bytes, "n_weights": n_weights, "history": history}
+    tell(f"{folder}: {n_weights:,} weights, {n_bytes / 2**20:.1f} MB; trained in {seconds:.1f} s")
+    result = {"model": str(folder), "bytes": n_bytes, "n_weights": n_weights, "seconds": seconds}
+    return scorer, result | {"history": scorer.info["history"]}
 
 
 def choose_settings(

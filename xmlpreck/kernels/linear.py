@@ -121,8 +121,16 @@ def _add_one(scores, v, w):
 
 
 @njit(cache=True, nogil=True)
+def _add_two(scores, v0, w0, v1, w1):
+    """Two dense rows in one sweep: one load and store of the scores instead of two. Order as in two _add_one."""
+    for i in range(len(w0)):
+        score = scores[i] + v0 * as_scored(w0[i], w0)
+        scores[i] = score + v1 * as_scored(w1[i], w1)
+
+
+@njit(cache=True, nogil=True)
 def _add_four(scores, v0, w0, v1, w1, v2, w2, v3, w3):
-    """Four dense rows in one sweep: one load and store of the scores instead of four. Order as in four _add_one."""
+    """The same for four dense rows."""
     for i in range(len(w0)):
         score = scores[i] + v0 * as_scored(w0[i], w0)
         score = score + v1 * as_scored(w1[i], w1)
@@ -152,15 +160,20 @@ def _score_row(features, values, weights, n_labels, work):
     while i < n:
         d = dense_of[features[i]]
         if d >= 0:
-            if i + 3 < n:
-                d1, d2, d3 = dense_of[features[i + 1]], dense_of[features[i + 2]], dense_of[features[i + 3]]
-                if d1 >= 0 and d2 >= 0 and d3 >= 0:
-                    _add_four(
-                        scores, values[i], dense_rows[d], values[i + 1], dense_rows[d1],
-                        values[i + 2], dense_rows[d2], values[i + 3], dense_rows[d3],
-                    )  # fmt: skip
-                    i += 4
-                    continue
+            d1 = dense_of[features[i + 1]] if i + 1 < n else -1
+            d2 = dense_of[features[i + 2]] if i + 2 < n else -1
+            d3 = dense_of[features[i + 3]] if i + 3 < n else -1
+            if d1 >= 0 and d2 >= 0 and d3 >= 0:
+                _add_four(
+                    scores, values[i], dense_rows[d], values[i + 1], dense_rows[d1],
+                    values[i + 2], dense_rows[d2], values[i + 3], dense_rows[d3],
+                )  # fmt: skip
+                i += 4
+                continue
+            if d1 >= 0:
+                _add_two(scores, values[i], dense_rows[d], values[i + 1], dense_rows[d1])
+                i += 2
+                continue
             _add_one(scores, values[i], dense_rows[d])
         elif any_dense:
             first, last = offsets[features[i]], offsets[features[i] + 1]

@@ -23,9 +23,9 @@ from xmlpreck.train.trainer import PreparedRows, Trainer, TrainingError, pass_sh
 LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
 HELDOUT_SHARE, MOST_HELDOUT = 0.2, 2_000
 
-# What tuning may cost, in passes over all rows: one and a half, or what FREE_WORK (values of the rows times labels: some ten
-# seconds) allows, where that is more. Three rungs share it.
-BUDGET, MOST_BUDGET = 1.5, 200.0
+# What tuning may cost, in passes over all rows: this share of the run's passes, BUDGET at most, or what FREE_WORK
+# (values of the rows times labels: some ten seconds) allows, where that is more. Three rungs share it.
+BUDGET_SHARE, BUDGET, MOST_BUDGET = 0.375, 2.0, 200.0
 FREE_WORK = 2e10
 
 TAUS = (0.0, 0.1, 0.3)
@@ -110,7 +110,8 @@ class Tuning:
         by_rule: dict[str, Any] = {"decay": "linear" if passes <= FEW_PASSES else "constant", "widen": is_rare}
         by_rule = {name: getattr(train, name) if name in fixed else value for name, value in by_rule.items()}
         decay = by_rule["decay"]
-        self.config = replace(self.config, train=replace(train, decay=decay))  # a sample is too small to widen
+        # A sample is too small to widen.
+        self.config = replace(self.config, train=replace(train, decay=decay, widen=False))
         with progress_bar(round(budget * self.source.n_rows), "tuning", self.progress) as self.bar:
             has_eta = train.algo.startswith("sgd") and "eta" not in fixed
             etas = tuple(reach / whole_steps(decay, trial_passes) for reach in REACHES) if has_eta else (train.eta,)
@@ -152,11 +153,11 @@ class Tuning:
         are rare; estimated from the held-out rows."""
         n_labels, growth = self.source.n_labels, self.source.n_rows / self.heldout.n_rows
         work = self.heldout.rows.nnz * growth * n_labels
-        budget = float(np.clip(FREE_WORK / max(work, 1), BUDGET, MOST_BUDGET))
-        trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MOST_TRIAL_PASSES))
         rows_of_label = max(self.heldout.labels.nnz * growth / n_labels, 1)
         passes = int(np.clip(ROWS_SEEN / rows_of_label, FEW_PASSES, SOME_PASSES))
         is_rare = passes > FEW_PASSES
+        budget = float(np.clip(FREE_WORK / max(work, 1), min(BUDGET_SHARE * passes, BUDGET), MOST_BUDGET))
+        trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MOST_TRIAL_PASSES))
         return budget, trial_passes, passes if trial_passes == TRIAL_PASSES else max(trial_passes, passes), is_rare
 
     def _sample(self, cost: float, n_passes: int) -> Sample:
