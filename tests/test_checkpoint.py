@@ -443,6 +443,26 @@ def test_cut_run_resumes_to_the_same_bits(tmp_path, later):
 
 
 @pytest.mark.usefixtures("hundred_mb")
+def test_a_wider_support_is_planned_and_nothing_that_was_cut_is_widened(monkeypatch):
+    widened = []
+    widen = trainer.Trainer._widen
+    monkeypatch.setattr(trainer.Trainer, "_widen", lambda self, rows: widened.append(widen(self, rows)))
+    data, config = dataset(), settings(widen=True)
+    plans = []
+    narrow, wide = (fit(data, settings(widen=choice), on_plan=plans.append) for choice in (False, True))
+    assert len(widened) == 1
+    assert narrow.n_weights < wide.n_weights <= plans[1].n_weights
+    n_values = data.rows.nnz
+    assert plans[1].n_weights == plans[0].n_weights + n_values
+    assert plans[1].peak_bytes > plans[0].peak_bytes
+    room = Safety(memory=plans[1].peak_bytes - 8000, fit_memory=True)
+    fit(data, config, safety=room, on_plan=plans.append)
+    assert plans[2].cut is not None
+    assert plans[2].peak_bytes <= room.memory
+    assert len(widened) == 1
+
+
+@pytest.mark.usefixtures("hundred_mb")
 def test_weights_within_a_limit():
     """0.95 of the weights that fit, if all that is not fixed grows with them."""
     found = plan(dataset(), settings())

@@ -372,7 +372,7 @@ def test_weights_that_overflow_stop_with_advice():
     ],
 )
 def test_real_data_reaches_its_figures(shared_data, name, settings, least):
-    """Five passes from the mean rows, and the paper's start at nothing with noise, each on its own train and test split."""
+    """From the mean rows, and from the paper's start at nothing with noise, each on its own train and test split."""
     train, test = (catalog.load(str(shared_data / name), split) for split in ("train", "test"))
     scorer = fit(train, RunConfig(train=TrainConfig(**settings)))
     scores = metrics.precision_at_k(scorer.predict_topk(test.rows, 5, 2), test.labels)

@@ -155,9 +155,8 @@ class LabelShard:
         """The steps of the batch that was proposed last."""
         start, rows, order = self.current
         learner, n_threads = self.trainer.learner, self.n_threads
-        steps = tuple(
-            map(np.array, pairs[:3])
-        )  # Ray's arrays are read-only: other types, for which numba would compile
+        # Ray's arrays are read-only: other types, for which numba would compile.
+        steps = [np.array(each) for each in pairs[:3]]
         run_team(n_threads, lambda me: linear.apply_rows(me, n_threads, rows, order, learner, *steps))
         remembered = self.trainer.hardest_of(start, len(rows.offsets) - 1)
         if len(remembered):

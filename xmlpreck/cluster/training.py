@@ -186,7 +186,7 @@ class ClusterTrainer:
         lengths, surveys = zip(*self._ask_all("find_support", each=told), strict=True)
         self.ranges = ranges
         is_dense = have_dense_rows(np.sum(lengths, axis=0), self.rows.n_labels)
-        self._tell_plan(self._ask_all("prepare", is_dense, census.feature_counts))
+        self._tell_plan(self._ask_all("prepare", is_dense, self.feature_counts))
         self.is_dense = is_dense
         if self.config.train.favour == "tail":
             self.label_weights = tail_weights(self.label_counts, self.rows.n_rows).astype(np.float32)

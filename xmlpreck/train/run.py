@@ -17,7 +17,7 @@ from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Rows, Weights
 from xmlpreck.model import LinearScorer, all_sparse, lay_out
 from xmlpreck.shards import RowSource, Subset
-from xmlpreck.support import TooManyWeights, find_strongest, find_support
+from xmlpreck.support import Cut, TooManyWeights, find_strongest, find_support
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run, resident_bytes
 from xmlpreck.train.trainer import Cursor, PassFacts, PreparedRows, Trainer, TrainingError
@@ -72,7 +72,7 @@ def fit(
     support, plan, survey = make_room(
         rows, config, safety, heldout.n_rows > 0, saved.about["identity"]["cut"] if saved else None
     )
-    trainer = Trainer(support, config.train)
+    trainer = Trainer(support, within(config.train, plan.cut))
     del support
     trainer.favour_tail(survey.label_counts, survey.n_rows)
     if on_plan is not None:
@@ -130,6 +130,11 @@ def open_training_rows(
     return PreparedRows(kept, config.rows, config.train.block_rows, label_range), heldout
 
 
+def within(train: TrainConfig, cut: Cut | None) -> TrainConfig:
+    """The settings of training: what memory has cut is not made wider."""
+    return train if cut is None else replace(train, widen=False)
+
+
 def make_room(
     rows: PreparedRows, config: RunConfig, safety: Safety, has_heldout: bool, cut: list[int] | None = None
 ) -> tuple[Weights, Plan, "Survey"]:
@@ -144,8 +149,9 @@ def make_room(
     def blocks(survey: Survey) -> Iterator[Rows]:
         return (block for _, block in rows.blocks(range(rows.n_blocks), survey.add))
 
-    def plan_of(support: Weights, survey: Survey) -> Plan:
-        return plan_run(support, rows, config.train, has_heldout, limit, survey.feature_counts)
+    def plan_of(support: Weights, survey: Survey, cut: Cut | None = None) -> Plan:
+        train = within(config.train, cut)
+        return replace(plan_run(support, rows, train, has_heldout, limit, survey.feature_counts), cut=cut)
 
     most_weights = cut[0] if cut else 0
     if not most_weights:
@@ -170,7 +176,9 @@ def make_room(
         survey = Survey()
         support, found = find_strongest(blocks(survey), *sizes, most_weights=most_weights)
         survey.check_labels()
-        plan = replace(plan_of(support, survey), cut=found)
+        if found is None and config.train.widen:  # it fits as it is, but no wider
+            found = Cut(most_weights, rows.n_features, 0)
+        plan = plan_of(support, survey, found)
         if plan.peak_bytes <= limit or cut:
             return support, plan, survey
         most_weights = plan.weights_within(limit)
