@@ -469,7 +469,8 @@ def test_out_of_memory(folder, start):
     assert start(*words, "--resume").end() == 0
 
 
-LARGE_STEPS = (*TRAIN, "--set", "train.average_from=0", "--set", "rows.bias=0", "--eta")
+CONSTANT = ("--set", "train.decay=constant")
+LARGE_STEPS = (*TRAIN, *CONSTANT, "--set", "train.average_from=0", "--set", "rows.bias=0", "--eta")
 
 
 def test_weights_that_overflow_in_a_later_pass(folder, start):
@@ -484,7 +485,7 @@ def test_weights_that_overflow_in_a_later_pass(folder, start):
 
 
 def test_averages_that_overflow(folder, start):
-    command = start(*TRAIN, "--eta", "1e36")
+    command = start(*TRAIN, *CONSTANT, "--eta", "1e36")
     assert command.end() == 2, command.text
     assert "no longer finite in pass" in one_line(command)
     assert not (folder / "m").exists()

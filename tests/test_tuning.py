@@ -151,7 +151,12 @@ def test_same_choice_for_threads_and_shards(rows, tmp_path):
 
 
 def test_free_work_buys_more_than_two_passes_up_to_a_limit(rows, monkeypatch):
-    assert tune(rows, settings())[1]["budget"] == tuning.BUDGET
+    assert tune(rows, settings())[1]["budget"] == tuning.BUDGET_SHARE * tuning.FEW_PASSES
+    with monkeypatch.context() as rare:
+        rare.setattr(tuning, "ROWS_SEEN", 10**6)  # as if labels were rare
+        evidence = tune(rows, settings())[1]
+    assert evidence["budget"] == tuning.BUDGET
+    assert (evidence["chosen"]["widen"], evidence["chosen"]["decay"]) == (True, "constant")
     work = rows.rows.nnz * rows.n_labels
     for passes, budget in ((6, 6), (1e6, tuning.MOST_BUDGET)):
         monkeypatch.setattr(tuning, "FREE_WORK", passes * work)
@@ -228,8 +233,8 @@ def test_trials_that_diverge_do_not_stop_it(rows):
     huge = rows._replace(rows=rows.rows * np.float32(1e38))
     values = {}
     for case, source, config in (
-        ("some", rows, settings({"eta"}, eta=6e37)),
-        ("all", rows, settings({"eta"}, eta=1e38)),
+        ("some", rows, settings({"eta", "decay"}, eta=6e37, decay="constant")),
+        ("all", rows, settings({"eta", "decay"}, eta=1e38, decay="constant")),
         ("rows", huge, replace(settings(), rows=RowsConfig(unit_norm=False))),
     ):
         with np.errstate(over="ignore", invalid="ignore"):

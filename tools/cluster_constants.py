@@ -94,7 +94,7 @@ class Calibration:
         self.n_before = n_batches - len(self.recorded[-1])
 
     def _start(self, shard: LabelShard, labels: range, is_dense: np.ndarray) -> None:
-        shard.prepare(is_dense)
+        shard.prepare(is_dense, self.census.feature_counts)
         shard.start(self.census.label_counts[labels.start : labels.stop])
 
     def edges(self, n_shards: int) -> list[int]:

@@ -180,15 +180,24 @@ def mark_hardest(rows, hardest, dense_of, dense_mask, keys):
 
 
 @njit(cache=True, nogil=True)
-def unit_rows(offsets, values, scaled):
-    """scaled = values / |row|; a row of length 0 stays."""
+def fill_prepared(offsets, features, values, unit_norm, bias, n_features, new_features, new_values):
+    """Rows once more: their values / |row| if unit_norm (a row of length 0 stays), then the bias if it is not 0."""
+    n = 0
     for row in range(len(offsets) - 1):
-        square = 0.0
+        norm = 1.0
+        if unit_norm:
+            square = 0.0
+            for p in range(offsets[row], offsets[row + 1]):
+                square += np.float64(values[p]) * np.float64(values[p])
+            norm = np.sqrt(square) if square > 0 else 1.0
         for p in range(offsets[row], offsets[row + 1]):
-            square += np.float64(values[p]) * np.float64(values[p])
-        norm = np.sqrt(square) if square > 0 else 1.0
-        for p in range(offsets[row], offsets[row + 1]):
-            scaled[p] = values[p] / norm
+            new_features[n] = features[p]
+            new_values[n] = values[p] / norm
+            n += 1
+        if bias != 0:
+            new_features[n] = n_features
+            new_values[n] = bias
+            n += 1
 
 
 @njit(cache=True, nogil=True)

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from xmlpreck.config import RowsConfig
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
-from xmlpreck.kernels.patterns import fill_dense, gather_rows, unit_rows
+from xmlpreck.kernels.patterns import fill_dense, fill_prepared, gather_rows
 
 NO_MASK = np.zeros((0, 0), np.uint8)
 ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
@@ -15,22 +15,16 @@ ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all th
 def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
     """Rows as they are scored: float32, unit length if asked for, and the bias as one more feature behind the last."""
     n_rows, n_features = rows.shape
-    values = rows.data.astype(np.float32, copy=False)
-    if config.unit_norm:
-        scaled = np.empty_like(values)
-        unit_rows(rows.indptr.astype(np.int64), values, scaled)
-        values = scaled
-    if not config.bias:
-        return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
-    ends = rows.indptr[1:]
-    return csr_array(
-        (
-            np.insert(values, ends, np.float32(config.bias)),
-            np.insert(rows.indices, ends, n_features),
-            rows.indptr + np.arange(n_rows + 1, dtype=rows.indptr.dtype),
-        ),
-        shape=(n_rows, n_features + 1),
+    has_bias = config.bias > 0
+    offsets = rows.indptr + has_bias * np.arange(n_rows + 1, dtype=rows.indptr.dtype)
+    features, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.float32)
+    given = (
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32, copy=False),
+        rows.data.astype(np.float32, copy=False),
     )
+    fill_prepared(*given, config.unit_norm, np.float32(config.bias), n_features, features, values)
+    return csr_array((values, features, offsets), shape=(n_rows, n_features + has_bias))
 
 
 def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
