@@ -21,7 +21,8 @@ from xmlpreck.cluster.shard import Answer, LabelShard, Pairs
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Batch, Proposals, new_work
-from xmlpreck.train.trainer import Cursor, pass_settings
+from xmlpreck.train.passes import Cursor
+from xmlpreck.train.trainer import pass_settings
 
 CALIBRATED = (1, 4, 16)  # label shards that stand in this process
 SAMPLED = 12  # batches of the last pass that they propose for

@@ -23,9 +23,10 @@ from xmlpreck.shards import RowSource, give_memory_back, read_blocks
 from xmlpreck.shards.sets import file_sha256
 from xmlpreck.support import find_support
 from xmlpreck.train.checkpoint import CheckpointError, read_arrays, write_arrays
+from xmlpreck.train.passes import Cursor, shuffled_blocks
 from xmlpreck.train.plan import Plan, default_limit, plan_run
 from xmlpreck.train.run import Survey, open_training_rows
-from xmlpreck.train.trainer import Cursor, Trainer, pass_settings, shuffled_blocks
+from xmlpreck.train.trainer import Trainer, pass_settings
 
 
 class Pairs(NamedTuple):

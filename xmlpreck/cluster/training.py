@@ -36,8 +36,9 @@ from xmlpreck.model.scorer import BLOCK_ROWS
 from xmlpreck.shards import RowSource
 from xmlpreck.train import PassFacts, Plan, PreparedRows, Safety, TrainingError, format_bytes
 from xmlpreck.train.checkpoint import Saved, read_arrays
+from xmlpreck.train.passes import Cursor
 from xmlpreck.train.run import Keeper, identity_of, open_training_rows, run_info
-from xmlpreck.train.trainer import Cursor, pass_settings, tail_weights
+from xmlpreck.train.trainer import pass_settings, tail_weights
 
 # A batch is proposed in so many parts: while the driver merges one, the shards score the next.
 PARTS_A_BATCH = 2

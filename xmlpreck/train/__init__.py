@@ -1,6 +1,7 @@
 """Training over time: what a run needs, its passes, its checkpoints, and the scorer that comes out."""
 
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
+from xmlpreck.train.passes import PassFacts, PreparedRows
 from xmlpreck.train.plan import OverBudget, Plan, format_bytes, parse_bytes
 from xmlpreck.train.run import (
     CHECKPOINT_MINUTES,
@@ -13,7 +14,7 @@ from xmlpreck.train.run import (
     score,
     split_heldout,
 )
-from xmlpreck.train.trainer import PassFacts, PreparedRows, Trainer, TrainingError
+from xmlpreck.train.trainer import Trainer, TrainingError
 from xmlpreck.train.tuning import tune
 from xmlpreck.train.update import update
 

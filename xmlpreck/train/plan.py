@@ -14,7 +14,8 @@ from xmlpreck.kernels.arrays import Weights
 from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
 from xmlpreck.support import Cut
-from xmlpreck.train.trainer import WIDENED_PASS, PreparedRows, TrainingError
+from xmlpreck.train.passes import PreparedRows
+from xmlpreck.train.trainer import WIDENED_PASS, TrainingError
 
 FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # whatever the number of weights
 KEY_BYTES = 24  # a possible new weight, while those that are new are found: keys of 8 bytes, in order, each once

@@ -19,8 +19,9 @@ from xmlpreck.model import LinearScorer, all_sparse, lay_out
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.support import Cut, TooManyWeights, find_strongest, find_support
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
+from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows
 from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run, resident_bytes
-from xmlpreck.train.trainer import Cursor, PassFacts, PreparedRows, Trainer, TrainingError
+from xmlpreck.train.trainer import Trainer, TrainingError
 
 CHECKPOINT_MINUTES = 10.0
 # A pass that ends sooner after a checkpoint gets none: on EURLEX57K one takes a fifth of the time of a pass.

@@ -1,15 +1,14 @@
-"""Weights in the making: the order of rows, the passes over them, the state between any two calls of the kernels."""
+"""Weights in the making: passes that change them, and the state between any two calls of the kernels."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from xmlpreck import metrics
-from xmlpreck.config import STEP_DECAYS, InputError, RowsConfig, TrainConfig
+from xmlpreck.config import STEP_DECAYS, InputError, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import (
@@ -25,11 +24,11 @@ from xmlpreck.kernels.arrays import (
     run_team,
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
-from xmlpreck.model import all_sparse, kernel_rows, lay_out, prepare_rows, progress_bar, rounded
+from xmlpreck.model import all_sparse, lay_out, progress_bar, rounded
 from xmlpreck.model.shortlist import fill_champions, room_for_champions
-from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.support import find_support, support_of_hardest, union_of
 from xmlpreck.train.checkpoint import write_arrays
+from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows, shuffled_blocks
 
 # A label counts as its inverse propensity to this power, where training favours the tail (docs/tail.md).
 TAIL_POWER = 0.5
@@ -59,121 +58,6 @@ TIMED_ROWS = 1024
 
 class TrainingError(InputError):
     """Training cannot go on; says why and what to change."""
-
-
-@dataclass(frozen=True)
-class PassFacts:
-    """One pass. Surrogate and mistakes are means over the rows that have labels, on the scores that the rule saw
-    (perturbed ones if tau > 0); mistakes <= surrogate, always."""
-
-    number: int
-    surrogate: float
-    mistakes: float
-    updated: int  # rows that changed the weights
-    n_rows: int
-    seconds: float
-    heldout: dict[str, float] | None = None  # P@k of the held-out rows
-    communication: float | None = None  # of a cluster: share of the time in which no shard of the labels computed
-
-    @property
-    def gap(self) -> float:
-        return self.surrogate - self.mistakes
-
-    @property
-    def rows_per_second(self) -> float:
-        return self.n_rows / max(self.seconds, 1e-9)
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self) | {"gap": self.gap, "rows_per_second": self.rows_per_second}
-
-
-@dataclass
-class Cursor:
-    """How far a pass has come, and sums over its rows so far: with the learner's arrays, all that training knows."""
-
-    number: int = 0  # of the pass
-    n_blocks: int = 0  # done
-    n_rows: int = 0  # done of the block after these
-    surrogate: float = 0.0
-    mistakes: int = 0
-    updated: int = 0
-    labelled: int = 0
-    seconds: float = 0.0
-    rows_seen: int = 0
-
-    @classmethod
-    def of(cls, facts: dict[str, Any]) -> "Cursor":
-        """From what a checkpoint says of the trainer."""
-        return cls(**{name: value for name, value in facts.items() if name != "n_passes"})
-
-    def add(self, batch: Batch, n_labels_of: np.ndarray) -> None:
-        """Rows that were trained on, the next of their block."""
-        self.surrogate += float(batch.surrogates.sum())
-        self.mistakes += int(batch.mistakes.sum())
-        self.updated += int(batch.updated.sum())
-        self.labelled += int(np.count_nonzero(n_labels_of))
-        self.n_rows += len(n_labels_of)
-        self.rows_seen += len(n_labels_of)
-
-    def facts(self, n_rows: int) -> PassFacts:
-        n_labelled = max(self.labelled, 1)
-        surrogate, mistakes = self.surrogate / n_labelled, self.mistakes / n_labelled
-        return PassFacts(self.number, surrogate, mistakes, self.updated, n_rows, self.seconds)
-
-
-class PreparedRows:
-    """Rows of a source as the kernels take them, block by block."""
-
-    def __init__(
-        self, source: RowSource, config: RowsConfig, block_rows: int, label_range: range | None = None
-    ) -> None:
-        """With a range of labels, the others are not seen."""
-        self.source, self.config, self.block_rows = source, config, block_rows
-        self.labels = label_range or range(source.n_labels)
-        self.n_rows, self.n_labels = source.n_rows, len(self.labels)
-        self.n_features = source.n_features + (config.bias > 0)
-        self.n_blocks = -(-source.n_rows // block_rows)
-        self.only_block: Rows | None = None  # kept where all rows fit into one block
-        self.streamed_bytes = 0  # at most: a block in use, and the next one as it is read and prepared
-
-    def block_length(self, block: int) -> int:
-        return min(self.block_rows, self.n_rows - int(block) * self.block_rows)
-
-    def blocks(
-        self, order: Iterable[int], look: Callable[[Dataset], None] = lambda _: None
-    ) -> Iterator[tuple[int, Rows]]:
-        """(first row, rows) of each block in the given order; `look` sees the rows as they are in the source."""
-
-        def prepare(block: Dataset) -> Rows:
-            look(block)
-            labels = block.labels
-            if self.n_labels < self.source.n_labels:
-                labels = labels[:, self.labels.start : self.labels.stop]
-            rows = kernel_rows(prepare_rows(block.rows, self.config), labels)
-            if self.n_blocks > 1:
-                read = sum(a.nbytes for m in (block.rows, block.labels) for a in (m.data, m.indices, m.indptr))
-                self.streamed_bytes = max(self.streamed_bytes, read + 2 * sum(array.nbytes for array in rows))
-            return rows
-
-        if self.n_blocks > 1:
-            yield from read_blocks(self.source, self.block_rows, order, prepare)
-            return
-        for _ in order:
-            self.only_block = self.only_block or prepare(self.source.read(0, self.n_rows))
-            yield 0, self.only_block
-
-
-def shuffled_blocks(rows: PreparedRows, seed: int, cursor: Cursor) -> Iterator[tuple[int, Rows, np.ndarray]]:
-    """(first row, rows, their order) of each block that a pass has still before it.
-
-    The order of blocks and of rows within each is drawn by default_rng([seed, pass]).
-    """
-    rng = np.random.default_rng([seed, cursor.number])
-    blocks = rng.permutation(rows.n_blocks)
-    for block in blocks[: cursor.n_blocks]:  # the orders that were drawn before
-        rng.permutation(rows.block_length(block))
-    for start, block in rows.blocks(blocks[cursor.n_blocks :]):
-        yield start, block, rng.permutation(len(block.offsets) - 1)
 
 
 class Trainer:

@@ -17,8 +17,9 @@ from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import LinearScorer, progress_bar
 from xmlpreck.shards import RowSource, Subset
 from xmlpreck.support import find_support
+from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.run import Survey, score
-from xmlpreck.train.trainer import PreparedRows, Trainer, TrainingError, pass_share
+from xmlpreck.train.trainer import Trainer, TrainingError, pass_share
 
 LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
 HELDOUT_SHARE, MOST_HELDOUT = 0.2, 2_000

@@ -8,8 +8,9 @@ from xmlpreck.config import RunConfig
 from xmlpreck.kernels.arrays import Weights, sparse_weights
 from xmlpreck.model import LinearScorer, ModelError, all_sparse
 from xmlpreck.shards import RowSource
+from xmlpreck.train.passes import PassFacts, PreparedRows
 from xmlpreck.train.run import Survey
-from xmlpreck.train.trainer import PassFacts, PreparedRows, Trainer
+from xmlpreck.train.trainer import Trainer
 
 
 def update(
