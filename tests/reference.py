@@ -273,7 +273,8 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
                 partial = None if lists is None else partial_scores(x, y, W_before, *lists, shortlist[4])
                 if partial is not None:
                     s = np.where(y | candidates(partial, y, shortlist[1]), s, -np.inf)
-                hardest[row] = hardest_label(s, y)
+                if pass_number + 1 == widened:
+                    hardest[row] = hardest_label(s, y)
                 c = RULES[rule](s, y, k)
                 if spread and rule.startswith("sgd"):
                     c = spread_out(c, s, y, k)

@@ -78,22 +78,22 @@ def plan_run(
     if is_dense is None:
         is_dense = have_dense_rows(lengths, rows.n_labels)
     n_weights, n_sparse, n_dense = len(support.labels), int(lengths[~is_dense].sum()), int(is_dense.sum())
-    n_more, n_more_sparse, widening = 0, 0, 0  # weights that a wider support may add, and bytes while it is made
-    if config.widen and config.epochs >= WIDENED_PASS:
-        share = rows.n_labels / rows.source.n_labels  # of a shard: about
-        counts = feature_counts[: len(lengths)]
-        n_more, n_more_sparse = int(share * counts.sum()), int(share * counts[~is_dense[: len(counts)]].sum())
     cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
     entry = support.labels.itemsize + value
-    if n_more:
-        widening = n_sparse * (entry + value) + n_more_sparse * KEY_BYTES
-        n_weights, n_sparse = n_weights + n_more, n_sparse + n_more_sparse
+    widening = 0
+    if config.widen and config.epochs >= WIDENED_PASS:  # at most a weight for every value of the rows
+        share = rows.n_labels / rows.source.n_labels  # of a shard: about
+        n_new, n_new_sparse = (
+            int(share * counts.sum()) for counts in (feature_counts, feature_counts[~is_dense[: len(feature_counts)]])
+        )
+        widening = n_sparse * (entry + value) + n_new_sparse * KEY_BYTES
+        n_weights, n_sparse = n_weights + n_new, n_sparse + n_new_sparse
     averages = (n_sparse + cells) * value
     scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
     champions = int(np.minimum(lengths, config.shortlist).sum()) * entry
     # Beside the weights and averages stand, one after the other: the support from which they are laid out (when there
-    # are no averages yet); copies of the weights, to score held-out rows; the model as it is pruned or saved (when the
-    # averages are gone).
+    # are no averages yet); copies of the weights, to score held-out rows; what a wider support is made from; the model
+    # as it is pruned or saved (when the averages are gone).
     laying_out = support.labels.nbytes - averages
     scoring = 2 * averages if has_heldout else 0
     finishing = n_weights * entry * (2 if config.prune else 1) - averages
