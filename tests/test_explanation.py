@@ -84,14 +84,15 @@ def test_places_are_those_of_brute_force(case, k, asked):
     order = sorted(range(N_LABELS), key=lambda label: (-scores[label], label))
     explained = explain(scorer, row, k, asked, truth=[order[0]])
     labels = [each.label for each in explained]
-    assert labels == list(dict.fromkeys(order[:k] + asked))
+    predicted = order[:k] if row.count_nonzero() else []  # a row without features gets no label
+    assert labels == list(dict.fromkeys(predicted + asked))
     for each in explained:
         assert order[each.rank - 1] == each.label
         assert each.score == scores[each.label]
         assert each.is_true == (each.rank == 1)
-        assert each.is_predicted == (each.rank <= k)
+        assert each.is_predicted == (each.label in predicted)
         # The first label outside, or the last one inside.
-        assert each.rival == order[k if each.is_predicted else k - 1]
+        assert each.rival == order[k if each.rank <= k else k - 1]
         assert each.lead == float(scores[each.label]) - float(scores[each.rival])
 
 

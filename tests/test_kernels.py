@@ -95,7 +95,7 @@ def test_top_labels_equal_brute_force(k):
     rows = random_array((200, 30), density=0.08, rng=rng, data_sampler=lambda size: rng.integers(1, 4, size)).tocsr()
     rows = rows.astype(np.float32)
     assert (np.diff(rows.indptr) == 0).any()
-    top = scorer.predict_topk(rows, k, n_threads=2)
+    top = scorer.predict_topk(rows, k, n_threads=2, guess_empty=True)
     scores = rows.toarray() @ matrix
     for row in range(200):
         assert top.labels[row].tolist() == list(reference.top_labels(scores[row], k))

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from xmlpreck import metrics
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig, from_dict, n_cores
 from xmlpreck.formats import Dataset, TopK, build_csr
+from xmlpreck.formats.matrix import as_rows, check_structure
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import LinearScorer, all_sparse, prepare_rows
 from xmlpreck.train import PreparedRows, Trainer, fit
@@ -63,6 +64,8 @@ def _looks_like_indicator(rows: Sequence[Any]) -> bool:
 def _read_indicator(y: Any, kind: str) -> Target:
     if y.ndim != 2 or y.dtype.kind not in "biuf":
         raise InputError(f"an indicator y must be a matrix of 0 and 1, but has shape {y.shape} and type {y.dtype}")
+    if issparse(y):
+        check_structure(y, "label")
     labels = csr_array(y, dtype=np.float32, copy=True)
     labels.sum_duplicates()
     labels.eliminate_zeros()
@@ -272,18 +275,20 @@ class PrecAtKClassifier(ClassifierMixin, BaseEstimator):
         k = min(self.k, n_labels) if k is None else k
         if not isinstance(k, Integral) or not 1 <= k <= n_labels:
             raise InputError(f"k must be a whole number from 1 to {n_labels}, the number of labels, but is {k!r}")
-        return self.scorer_.predict_topk(rows, int(k), self._n_threads())
+        # A row of zeros is a row like others here: `predict` agrees with `decision_function`.
+        return self.scorer_.predict_topk(rows, int(k), self._n_threads(), guess_empty=True)
 
     def _check_rows(self, X: Any, reset: bool = False) -> csr_array:
         """X as a Dataset has it: float32 CSR, ascending ids, no stored 0; the caller's matrix stays as it is."""
         if not reset:
             check_is_fitted(self, "scorer_")
-        rows = csr_array(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=reset))
+        if issparse(X):
+            check_structure(X)
+        rows = as_rows(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=reset))
         # joblib hands out large arrays as read-only maps, for which the kernels would be compiled once more
         is_writeable = rows.data.flags.writeable and rows.indices.flags.writeable
-        if not (is_writeable and rows.has_canonical_format and rows.data.all()):
+        if not (is_writeable and rows.data.all()):
             rows = rows.copy()
-            rows.sum_duplicates()
             rows.eliminate_zeros()
         return rows
 

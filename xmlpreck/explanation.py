@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError
 from xmlpreck.formats.dataset import build_csr
+from xmlpreck.formats.matrix import as_rows
 from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights
 from xmlpreck.model import LinearScorer, prepare_rows
@@ -111,8 +112,9 @@ def explain(
     scorer: LinearScorer, row: csr_array, k: int, asked: Sequence[int] = (), truth: Collection[int] | None = None
 ) -> list[Explanation]:
     """The first k labels of a row (1, n_features), then those that were asked for; `truth`: its labels, if known."""
+    row = as_rows(row)
     k = min(k, scorer.n_labels)
-    predicted = scorer.predict_topk(row, k).labels[0].tolist()
+    predicted = [label for label in scorer.predict_topk(row, k).labels[0].tolist() if label >= 0]
     scores = scorer.decision_function(row)[0]
     explained = []
     for label in dict.fromkeys([*predicted, *asked]):
@@ -161,7 +163,7 @@ def weights_of(weights: Weights, features: np.ndarray, label: int) -> np.ndarray
 
 def _judge(scorer: LinearScorer, row: csr_array, k: int, label: int) -> tuple[bool, int | None]:
     """Is the label among the first k, and the k-th best of all other labels."""
-    top = scorer.predict_topk(row, k + 1).labels[0]
+    top = scorer.predict_topk(row, k + 1, guess_empty=True).labels[0]
     others = top[top != label]
     return label in top[:k], int(others[k - 1]) if len(others) >= k else None
 

@@ -16,6 +16,7 @@ from scipy.special import bdtr
 
 from xmlpreck.config import InputError
 from xmlpreck.formats import TopK
+from xmlpreck.formats.matrix import as_label_rows
 from xmlpreck.kernels import ranking
 from xmlpreck.kernels.arrays import run_team
 
@@ -143,17 +144,23 @@ def find_convention(name: str) -> Convention:
     return CONVENTIONS[name]
 
 
-def _check_fit(top: TopK, labels: csr_array) -> None:
+def _check_fit(top: TopK, labels: Any) -> csr_array:
+    """Return the true labels as CSR that the kernels may trust; predictions that do not fit them are refused."""
+    labels = as_label_rows(labels)
     n_rows, n_labels = labels.shape
+    if top.labels.ndim != 2 or top.labels.dtype.kind != "i":
+        raise InputError(f"predicted labels are a matrix of ids, but have {top.labels.shape} of {top.labels.dtype}")
     if len(top.labels) != n_rows:
         raise InputError(f"predictions have {len(top.labels)} rows, but the data has {n_rows}: not the same rows")
-    if top.labels.size and top.labels.max() >= n_labels:
-        raise InputError(f"predicted label {top.labels.max()} is out of range: the data has {n_labels} labels")
+    if top.labels.size and not -1 <= top.labels.min() <= top.labels.max() < n_labels:
+        wrong = top.labels.min() if top.labels.min() < -1 else top.labels.max()
+        raise InputError(f"predicted label {wrong} is out of range: the data has {n_labels} labels")
+    return labels
 
 
 def hits(top: TopK, labels: csr_array) -> np.ndarray:
     """Boolean (n_rows, k): is the label at this place relevant?"""
-    _check_fit(top, labels)
+    labels = _check_fit(top, labels)
     out = np.zeros(top.labels.shape, bool)
     ranking.mark_hits(top.labels, labels.indptr, labels.indices, out)
     return out
@@ -211,7 +218,7 @@ class Meter:
 
     def add(self, top: TopK, labels: csr_array) -> np.ndarray:
         """Add the next rows; returns their statistics, a row of columns (kernels.ranking) each."""
-        _check_fit(top, labels)
+        labels = _check_fit(top, labels)
         if labels.shape[1] != self.n_labels:
             raise InputError(f"the rows have {labels.shape[1]} labels, but {self.n_labels} were said")
         stats = np.empty((len(top.labels), self.totals.size))

@@ -11,12 +11,13 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, require
+from xmlpreck.formats.matrix import check_structure
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Work, new_work
 from xmlpreck.surrogates import kappa_to_k, prec_at_k
@@ -134,6 +135,8 @@ class LinearRanker(BaseEstimator):
 
     def _read_rows(self, X: Any, reset: bool = False) -> Any:
         """X as float64, dense or CSR."""
+        if issparse(X):
+            check_structure(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=reset)
 
     def _read_points(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:

@@ -3,8 +3,8 @@
 Kernels know these by field names only. Counts of non-zeros are int64, ids int32; weights float32 (float64 in tests).
 """
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,20 +117,52 @@ class Batch(NamedTuple):
     pair_labels: np.ndarray  # (batch_rows, k + most labels of a row) int32
     pair_steps: np.ndarray  # same shape: coefficient of each label
     n_pairs: np.ndarray  # (batch_rows) int64
-    arrived: np.ndarray  # (1) int64: barrier
+    arrived: np.ndarray  # (1) int64: barrier; STOPPED makes the threads return
     claimed: np.ndarray  # (n_batches) int64: rows of each batch taken so far
     surrogates: np.ndarray  # (rows of the call) float64
     mistakes: np.ndarray  # (rows of the call) int64
     updated: np.ndarray  # (rows of the call) bool
 
 
-def run_team(n_threads: int, task: Callable[[int], None]) -> None:
-    """task(me) for me = 0 .. n_threads - 1, all at the same time, each on a thread of its own."""
-    if n_threads == 1:
+def run_team(n_threads: int, task: Callable[[int], None], stop: Callable[[], None] | None = None) -> None:
+    """Call task(thread) for thread = 0 .. n_threads - 1, all at the same time, each on a thread of its own.
+
+    An interrupt (Ctrl-C) of the caller, or an error in one of the threads, calls `stop`, which must make all tasks
+    return soon, those that have not begun too: threads that wait for each other would otherwise wait for ever. It is
+    raised when the threads have returned. A single task without `stop` runs on the caller's thread: nothing is
+    started, but a long call of a kernel cannot be interrupted.
+    """
+    if n_threads == 1 and stop is None:
         task(0)
         return
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(task, range(n_threads)))
+    errors: list[BaseException] = []
+    ended = [threading.Event() for _ in range(n_threads)]
+
+    def run(thread: int) -> None:
+        try:
+            task(thread)
+        except BaseException as error:
+            errors.append(error)
+            if stop is not None:
+                stop()
+        finally:
+            ended[thread].set()
+
+    n_started = 0
+    try:
+        for thread in range(n_threads):
+            threading.Thread(target=run, args=(thread,), daemon=True).start()
+            n_started += 1
+        for event in ended:
+            event.wait()
+    except BaseException:  # KeyboardInterrupt may come between any two lines; no thread can be started: RuntimeError
+        if stop is not None:
+            stop()
+        for event in ended[:n_started]:
+            event.wait()
+        raise
+    if errors:
+        raise errors[0]
 
 
 def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.float32, n_candidates: int = 0) -> Work:

@@ -51,6 +51,9 @@ RULES = {
 
 # --- threads ---------------------------------------------------------------------------------------------------------
 
+# A counter that threads share is set to this to make them return: no count gets so far.
+STOPPED = 1 << 62
+
 _yield_core = types.ExternalFunction("sched_yield" if os.name == "posix" else "SwitchToThread", types.int32())
 
 
@@ -69,11 +72,16 @@ def _fetch_add(typing_context, counters, place, amount):
 
 @njit(cache=True, nogil=True)
 def _wait_for_all(arrived, n_threads):
-    """Barrier: returns when all threads of the team have come as often as this one."""
+    """Barrier: True when all threads of the team have come as often as this one, False when the team is stopped."""
     count = _fetch_add(arrived, 0, 1)
     goal = (count // n_threads + 1) * n_threads
     spins = 0
-    while _fetch_add(arrived, 0, 0) < goal:
+    while True:
+        count = _fetch_add(arrived, 0, 0)
+        if count >= STOPPED:
+            return False
+        if count >= goal:
+            return True
         spins += 1
         if spins > 500:  # tens of microseconds: the others have lost their core, let them have this one
             _yield_core()
@@ -572,6 +580,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
     Phase 1, rows dealt out as threads ask: score with the weights of the batch's start, choose the step.
     Phase 2, features dealt by group: apply all steps of the batch in row order. Each weight has one writer.
     `hardest`, if it is not empty, takes the best irrelevant label of each row; -1 = there is none.
+    Once batch.arrived is STOPPED all threads return, within a row each: the learner is then of no further use.
     """
     n_labels = learner.scored.dense_rows.shape[1]
     batch_rows = len(batch.n_pairs)
@@ -582,7 +591,7 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
         eta = settings.eta / (clock[STEPS] + 1) ** settings.decay / scale
         while True:
             slot = _fetch_add(batch.claimed, start // batch_rows, 1)
-            if slot >= size:
+            if slot >= size or batch.arrived[0] >= STOPPED:
                 break
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
@@ -599,7 +608,8 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                 work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, settings, eta,
                 slot, start + slot, batch,
             )  # fmt: skip
-        _wait_for_all(batch.arrived, n_threads)
+        if not _wait_for_all(batch.arrived, n_threads):
+            return
         for slot in range(size):
             n_pairs = batch.n_pairs[slot]
             if n_pairs > 0:
@@ -609,23 +619,25 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
                     me, n_threads, rows.features[first:last], rows.values[first:last], clock[ELAPSED], learner,
                     batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs], settings.n_frozen,
                 )  # fmt: skip
-        _wait_for_all(batch.arrived, n_threads)
+        if not _wait_for_all(batch.arrived, n_threads):
+            return
         if settings.radius > 0:  # projection onto the ball |w| <= radius, by the scale
             norm = np.sqrt(learner.norms.sum())
             if norm * scale > settings.radius:
                 clock[SCALE] = settings.radius / norm
         if clock[SCALE] < LEAST_SCALE:
-            _wait_for_all(batch.arrived, n_threads)  # all have read the norms
+            if not _wait_for_all(batch.arrived, n_threads):  # all have read the norms
+                return
             _multiply_out(me, n_threads, learner, clock[SCALE], clock[ELAPSED])
             clock[ELAPSED] = 0
             clock[SCALE] = 1
-            _wait_for_all(batch.arrived, n_threads)
+            if not _wait_for_all(batch.arrived, n_threads):
+                return
         if settings.averaging:
             clock[ELAPSED] += clock[SCALE]
             clock[AVERAGED] += 1
         clock[STEPS] += 1
-    _wait_for_all(batch.arrived, n_threads)
-    if me == 0:
+    if _wait_for_all(batch.arrived, n_threads) and me == 0:
         learner.clock[:] = clock
 
 
@@ -719,7 +731,7 @@ def _predict_row(features, values, weights, bonus, work, top_labels, top_scores)
 
 @njit(cache=True, nogil=True)
 def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
-    """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`."""
+    """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`, until it is STOPPED."""
     n_rows = len(top_labels)
     while True:
         start = _fetch_add(claimed, 0, CLAIM)
@@ -733,7 +745,16 @@ def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
 
 @njit(cache=True, nogil=True)
 def predict_one(features, values, n_given, unit_norm, weights, bonus, work, top_labels, top_scores):
-    """The same for one row, the first n_given of whose values are scaled to length 1 in place if asked for."""
+    """The same for one row, the first n_given of whose values are scaled to length 1 in place if asked for.
+
+    Returns the number of labels, or -1 if an id is out of range or does not rise, or a value is not finite.
+    """
+    n_features = len(weights.dense_of) - (len(features) - n_given)
+    before = -1
+    for i in range(n_given):
+        if features[i] <= before or features[i] >= n_features or not np.isfinite(values[i]):
+            return -1
+        before = features[i]
     if unit_norm:
         square = 0.0
         for i in range(n_given):

@@ -181,15 +181,23 @@ def mark_hardest(rows, hardest, dense_of, dense_mask, keys):
 
 @njit(cache=True, nogil=True)
 def fill_prepared(offsets, features, values, unit_norm, bias, n_features, new_features, new_values):
-    """Rows once more: their values / |row| if unit_norm (a row of length 0 stays), then the bias if it is not 0."""
+    """Copy rows: their values / |row| if unit_norm (a row of length 0 stays), then the bias if it is not 0.
+
+    Returns False, with the copy unfinished, at the first row whose ids do not rise within the n_features or whose
+    values are not all finite.
+    """
     n = 0
     for row in range(len(offsets) - 1):
-        norm = 1.0
-        if unit_norm:
-            square = 0.0
-            for p in range(offsets[row], offsets[row + 1]):
-                square += np.float64(values[p]) * np.float64(values[p])
-            norm = np.sqrt(square) if square > 0 else 1.0
+        square = 0.0
+        before = -1
+        rises = True
+        for p in range(offsets[row], offsets[row + 1]):
+            square += np.float64(values[p]) * np.float64(values[p])
+            rises &= features[p] > before
+            before = features[p]
+        if not (rises and before < n_features and square < np.inf):  # NaN is not below infinity
+            return False
+        norm = np.sqrt(square) if unit_norm and square > 0 else 1.0
         for p in range(offsets[row], offsets[row + 1]):
             new_features[n] = features[p]
             new_values[n] = values[p] / norm
@@ -198,6 +206,7 @@ def fill_prepared(offsets, features, values, unit_norm, bias, n_features, new_fe
             new_features[n] = n_features
             new_values[n] = bias
             n += 1
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -1,9 +1,12 @@
 """Rows and weights as the kernels take them: prepared rows, hybrid dense and sparse weights."""
 
+from typing import Any
+
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from xmlpreck.config import RowsConfig
+from xmlpreck.formats.matrix import as_rows
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
 from xmlpreck.kernels.patterns import fill_dense, fill_prepared, gather_rows
@@ -12,18 +15,45 @@ NO_MASK = np.zeros((0, 0), np.uint8)
 ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
 
 
-def prepare_rows(rows: csr_array, config: RowsConfig) -> csr_array:
-    """Rows as they are scored: float32, unit length if asked for, and the bias as one more feature behind the last."""
+def prepare_rows(rows: Any, config: RowsConfig) -> csr_array:
+    """Return rows as they are scored: float32, unit length if asked for, the bias as one more feature behind the last.
+
+    Any matrix will do: sound CSR is checked while it is copied, anything else goes through `as_rows`.
+    """
+    if not is_plain_csr(rows):
+        rows = as_rows(rows)
+    prepared = _prepare(rows, config)
+    if prepared is None:  # ids out of order or range, or values that are not finite: mended, or refused by name
+        prepared = _prepare(as_rows(rows), config)
+    assert prepared is not None
+    return prepared
+
+
+def is_plain_csr(rows: Any) -> bool:
+    """Tell whether a matrix is CSR of int32 ids whose offsets fit its arrays; the ids are not looked at."""
+    if not issparse(rows) or rows.format != "csr" or rows.ndim != 2 or rows.indices.dtype != np.int32:
+        return False
+    offsets = rows.indptr
+    return bool(
+        rows.dtype.kind in "biuf"
+        and len(offsets) == rows.shape[0] + 1
+        and offsets[0] == 0
+        and offsets[-1] == len(rows.indices) == len(rows.data)
+        and (offsets[1:] >= offsets[:-1]).all()
+    )
+
+
+def _prepare(rows: csr_array, config: RowsConfig) -> csr_array | None:
+    """Return the prepared rows, or None if the given ones are not sound."""
     n_rows, n_features = rows.shape
     has_bias = config.bias > 0
     offsets = rows.indptr + has_bias * np.arange(n_rows + 1, dtype=rows.indptr.dtype)
     features, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.float32)
-    given = (
-        rows.indptr.astype(np.int64),
-        rows.indices.astype(np.int32, copy=False),
-        rows.data.astype(np.float32, copy=False),
-    )
-    fill_prepared(*given, config.unit_norm, np.float32(config.bias), n_features, features, values)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        data = rows.data.astype(np.float32, copy=False)
+    given = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32, copy=False), data)
+    if not fill_prepared(*given, config.unit_norm, np.float32(config.bias), n_features, features, values):
+        return None
     return csr_array((values, features, offsets), shape=(n_rows, n_features + has_bias))
 
 
@@ -37,6 +67,14 @@ def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
         np.zeros(n_rows + 1, np.int64) if labels is None else labels.indptr.astype(np.int64),
         np.zeros(0, np.int32) if labels is None else labels.indices.astype(np.int32, copy=False),
     )
+
+
+def find_empty(rows: Rows, has_bias: bool) -> np.ndarray:
+    """Return the rows that have no feature but the bias; a stored 0 is none."""
+    counts = np.diff(rows.offsets)
+    if not rows.values.all():
+        counts = np.diff(np.concatenate([[0], np.cumsum(rows.values != 0)])[rows.offsets])
+    return np.flatnonzero(counts == has_bias)
 
 
 def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = True) -> Weights:

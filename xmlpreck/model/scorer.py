@@ -3,20 +3,30 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 from tqdm import tqdm
 
 from xmlpreck.calibration import Calibration
 from xmlpreck.config import RowsConfig
 from xmlpreck.formats import Dataset, TopK
+from xmlpreck.formats.matrix import as_rows
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team
 from xmlpreck.model.directory import Contents, ModelError, read_model, write_model
-from xmlpreck.model.layout import ANY_SIZE, all_sparse, count_weights, kernel_rows, lay_out, prepare_rows
+from xmlpreck.model.layout import (
+    ANY_SIZE,
+    all_sparse,
+    count_weights,
+    find_empty,
+    is_plain_csr,
+    kernel_rows,
+    lay_out,
+    prepare_rows,
+)
 from xmlpreck.model.shortlist import Shortlist
 from xmlpreck.shards import RowSource, read_blocks
 from xmlpreck.text import TextVectorizer
@@ -24,6 +34,8 @@ from xmlpreck.text import TextVectorizer
 # Rows that are read and predicted at a time.
 BLOCK_ROWS = 1 << 15
 NO_BONUS = np.zeros(0, np.float32)
+# Up to here rows are predicted on the caller's thread if one is enough: to start another takes as long as some rows.
+FEW_ROWS = 256
 
 
 def progress_bar(n_rows: int | None, text: str, wanted: bool) -> tqdm:
@@ -67,49 +79,58 @@ class LinearScorer:
 
     def predict_topk(
         self,
-        rows: csr_array,
+        rows: Any,
         k: int,
         n_threads: int = 1,
         bonus: np.ndarray | None = None,
         shortlist: Shortlist | None = None,
+        guess_empty: bool = False,
     ) -> TopK:
-        """The k best labels of every row: higher score first, then the lower label.
+        """Return the k best labels of every row: higher score first, then the lower label.
 
         `bonus` is added to the scores of the labels; one of -inf bars a label. With a shortlist only its candidates
-        are looked at, which is faster where labels are very many, and may miss some.
+        are looked at, which is faster where labels are very many, and may miss some. A row without any feature gets no
+        label, unless `guess_empty` lets the bias alone choose: the most frequent labels, whatever the row is about.
         """
         k = self._check_k(k)
-        labels = np.full((rows.shape[0], k), -1, np.int32)
-        scores = np.full((rows.shape[0], k), -np.inf, self.weights.values.dtype)
+        extra = self._check_bonus(bonus)
+        prepared = self._prepare(rows)
+        n_rows = len(prepared.offsets) - 1
+        labels = np.full((n_rows, k), -1, np.int32)
+        scores = np.full((n_rows, k), -np.inf, self.weights.values.dtype)
         if shortlist is not None:
             if bonus is not None:
                 raise ModelError("a shortlist is of the scores alone: it cannot be used with a bonus for labels")
-            unsure = shortlist.predict(self.weights, self._prepare(rows), labels, scores, n_threads)
-            labels[unsure], scores[unsure] = self.predict_topk(rows[unsure], k, n_threads)
-            return TopK(labels, scores.astype(np.float32, copy=False))
-        prepared = self._prepare(rows)
-        extra = NO_BONUS if bonus is None else bonus
-        claimed = np.zeros(1, np.int64)
+            unsure = shortlist.predict(self.weights, prepared, labels, scores, n_threads)
+            labels[unsure], scores[unsure] = self.predict_topk(as_rows(rows)[unsure], k, n_threads, guess_empty=True)
+        else:
+            claimed = np.zeros(1, np.int64)
 
-        def work(_: int) -> None:
-            buffers = new_work(self.n_labels, dtype=scores.dtype)
-            linear.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
+            def work(_: int) -> None:
+                buffers = new_work(self.n_labels, dtype=scores.dtype)
+                linear.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
 
-        run_team(n_threads, work)
+            run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(linear.STOPPED))
+        if not guess_empty:
+            empty = find_empty(prepared, self.rows.bias > 0)
+            labels[empty], scores[empty] = -1, -np.inf
         return TopK(labels, scores.astype(np.float32, copy=False))
 
-    def predict_one(self, row: "csr_array | str", k: int, bonus: np.ndarray | None = None) -> TopK:
-        """The k best labels of one row, or of one text if the model has learned from texts; (k) arrays.
+    def predict_one(self, row: Any, k: int, bonus: np.ndarray | None = None, guess_empty: bool = False) -> TopK:
+        """Return the k best labels of one row, or of one text if the model has learned from texts; (k) arrays.
 
-        For a server: many threads may call it, each has buffers of its own, and only the result is allocated anew.
+        For a server: many threads may call it, each has buffers of its own, and only the result is new memory. See
+        predict_topk for the other parameters.
         """
         if isinstance(row, str):
             if self.vectorizer is None:
                 raise ModelError("the model was trained on numbers, not on texts: give it a row of them")
             row = self.vectorizer.transform([row])
+        row = row if is_plain_csr(row) else as_rows(row)
         if row.shape != (1, self.n_features):
             raise ModelError(f"a row has the shape (1, {self.n_features}), but this one {row.shape}")
         k = self._check_k(k)
+        extra = self._check_bonus(bonus)
         own = self._buffers
         if not hasattr(own, "work"):
             own.work = new_work(self.n_labels, dtype=self.weights.values.dtype)
@@ -122,8 +143,9 @@ class LinearScorer:
         own.features[n_given:n], own.values[n_given:n] = self.n_features, self.rows.bias
         labels = np.full(k, -1, np.int32)
         scores = np.full(k, -np.inf, self.weights.values.dtype)
-        extra = NO_BONUS if bonus is None else bonus
-        linear.predict_one(
+        if not guess_empty and not own.values[:n_given].any():
+            return TopK(labels, scores)
+        found = linear.predict_one(
             own.features[:n],
             own.values[:n],
             n_given,
@@ -134,14 +156,18 @@ class LinearScorer:
             labels,
             scores,
         )
+        if found < 0:  # ids out of order or range, or values that are not finite: mended, or refused by name
+            return self.predict_one(as_rows(row), k, bonus, guess_empty)
         return TopK(labels, scores)
 
-    def rank_candidates(self, rows: csr_array, candidates: csr_array, k: int, bonus: np.ndarray | None = None) -> TopK:
-        """The k best of each row's own candidates (the pattern of a matrix of n_labels columns)."""
+    def rank_candidates(self, rows: Any, candidates: Any, k: int, bonus: np.ndarray | None = None) -> TopK:
+        """Return the k best of each row's own candidates (the pattern of a matrix of n_labels columns)."""
         prepared = self._prepare(rows)
         k = self._check_k(k)
-        if candidates.shape != (rows.shape[0], self.n_labels):
-            wanted = (rows.shape[0], self.n_labels)
+        bonus = None if bonus is None else self._check_bonus(bonus)
+        candidates = as_rows(candidates, noun="candidate")
+        wanted = (len(prepared.offsets) - 1, self.n_labels)
+        if candidates.shape != wanted:
             raise ModelError(f"candidates must have the shape {wanted}, but have {candidates.shape}")
         offsets, labels = candidates.indptr.astype(np.int64), candidates.indices
         scores = np.zeros(len(labels), self.weights.values.dtype)
@@ -160,9 +186,20 @@ class LinearScorer:
         return top
 
     def _check_k(self, k: int) -> int:
-        if k < 1:
-            raise ModelError(f"topk must be 1 or more, but is {k}")
-        return min(k, self.n_labels)
+        if not isinstance(k, Integral) or k < 1:
+            raise ModelError(f"topk must be 1 or more, but is {k!r}")
+        return min(int(k), self.n_labels)
+
+    def _check_bonus(self, bonus: Any) -> np.ndarray:
+        """Return a bonus of the labels as the kernels take it: a number or -inf for every label."""
+        if bonus is None:
+            return NO_BONUS
+        extra = np.ascontiguousarray(bonus, np.float32)
+        if extra.shape != (self.n_labels,):
+            raise ModelError(f"a bonus has a number for each of {self.n_labels} labels, but this one has {extra.shape}")
+        if not (extra < np.inf).all():  # NaN is not below infinity
+            raise ModelError(f"the bonus of label {int(np.argmin(extra < np.inf))} is neither a number nor -inf")
+        return extra
 
     def predict_blocks(
         self, source: RowSource, k: int, n_threads: int = 1, progress: bool = False
@@ -173,14 +210,15 @@ class LinearScorer:
                 yield block, self.predict_topk(block.rows, k, n_threads)
                 bar.update(block.n_rows)
 
-    def decision_function(self, rows: csr_array) -> np.ndarray:
-        """All scores, dense (n_rows, n_labels)."""
+    def decision_function(self, rows: Any) -> np.ndarray:
+        """Return all scores, dense (n_rows, n_labels)."""
         prepared = self._prepare(rows)
-        scores = np.zeros((rows.shape[0], self.n_labels), self.weights.values.dtype)
+        scores = np.zeros((len(prepared.offsets) - 1, self.n_labels), self.weights.values.dtype)
         linear.score_rows(prepared, self.weights, new_work(self.n_labels, dtype=scores.dtype), scores)
         return scores
 
-    def _prepare(self, rows: csr_array) -> Rows:
+    def _prepare(self, rows: Any) -> Rows:
+        rows = rows if is_plain_csr(rows) else as_rows(rows)
         if rows.shape[1] != self.n_features:
             raise ModelError(f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}")
         return kernel_rows(prepare_rows(rows, self.rows))

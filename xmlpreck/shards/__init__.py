@@ -18,7 +18,7 @@ from xmlpreck.shards.sets import (
     is_one_set,
     open_split,
 )
-from xmlpreck.shards.sources import RowSource, Subset, concatenate, give_memory_back, read_blocks
+from xmlpreck.shards.sources import RowSource, Subset, checked, concatenate, give_memory_back, read_blocks
 from xmlpreck.shards.writing import write_shards
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "ShardError",
     "ShardSet",
     "Subset",
+    "checked",
     "concatenate",
     "find_shards",
     "give_memory_back",

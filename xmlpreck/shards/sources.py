@@ -11,6 +11,7 @@ import numpy as np
 
 from xmlpreck.formats import Dataset
 from xmlpreck.formats.dataset import stack_rows
+from xmlpreck.formats.matrix import as_dataset
 
 # mallopt's number for "from this size on, memory is mapped and not kept".
 M_MMAP_THRESHOLD = -3
@@ -60,6 +61,11 @@ def concatenate(parts: list[Dataset]) -> Dataset:
         return parts[0]
     rows, labels = (stack_rows([getattr(part, name) for part in parts]) for name in ("rows", "labels"))
     return parts[0]._replace(rows=rows, labels=labels)
+
+
+def checked(source: RowSource) -> RowSource:
+    """Return rows that the kernels may trust: those in memory go through the gate, readers of files have their own."""
+    return as_dataset(source) if isinstance(source, Dataset) else source
 
 
 def read_blocks(

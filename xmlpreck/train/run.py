@@ -16,7 +16,7 @@ from xmlpreck.config import RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Rows, Weights
 from xmlpreck.model import LinearScorer, all_sparse, lay_out
-from xmlpreck.shards import RowSource, Subset
+from xmlpreck.shards import RowSource, Subset, checked
 from xmlpreck.support import Cut, TooManyWeights, find_strongest, find_support
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows
@@ -68,6 +68,7 @@ def fit(
     terminal. `tuning` is the evidence for the settings, if they were tuned: the model keeps it.
     """
     safety = safety or Safety()
+    source = checked(source)
     rows, heldout = open_training_rows(source, config)
     saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
     support, plan, survey = make_room(
@@ -115,7 +116,7 @@ def run_info(config: RunConfig, data: dict[str, object], keeper: "Keeper") -> di
 def plan(source: RowSource, config: RunConfig, safety: Safety | None = None) -> Plan:
     """What `fit` would need and do, with a short calibration of its speed."""
     safety = safety or Safety()
-    rows, heldout = open_training_rows(source, config)
+    rows, heldout = open_training_rows(checked(source), config)
     support, plan, _ = make_room(rows, config, safety, heldout.n_rows > 0)
     return replace(plan, pass_seconds=Trainer(support, config.train).time_rows(rows))
 

@@ -80,6 +80,7 @@ class Trainer:
         # With `widen`: the best irrelevant label of each row (-1 = none) in the pass before WIDENED_PASS.
         self.hardest = np.zeros(0, np.int32)
         self.is_wide = False  # may these labels use the features of these rows?
+        self.is_torn = False  # was a call of the kernels interrupted, so that some weights have steps that others lack?
 
     def grow(self, rows: PreparedRows, look: Callable[[Dataset], None] = lambda _: None) -> None:
         """Let every label use the features of its rows too. New weights start at 0, learned ones stay."""
@@ -168,6 +169,8 @@ class Trainer:
 
         `pause` is called between calls of the kernels, when `state` is whole.
         """
+        if self.is_torn:
+            raise TrainingError("training was interrupted within a pass, and its weights are of no use: start again")
         if self.cursor.number == self.n_passes:
             self.cursor = Cursor(self.n_passes + 1)
             self.list_due[0] = 0
@@ -210,7 +213,12 @@ class Trainer:
             def work(me: int, part: np.ndarray = part, batch: Batch = batch, here: Settings = here) -> None:
                 linear.train_rows(me, n_threads, rows, part, self.learner, here, self.noise, works[me], batch, hardest)
 
-            run_team(n_threads, work)
+            def stop(batch: Batch = batch) -> None:
+                batch.arrived.fill(linear.STOPPED)
+
+            self.is_torn = True
+            run_team(n_threads, work, stop)
+            self.is_torn = False
             cursor.add(batch, n_labels_of[part])
             cursor.seconds += time.perf_counter() - self.since
             done(len(part))

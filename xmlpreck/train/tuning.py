@@ -15,7 +15,7 @@ from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Weights
 from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import LinearScorer, progress_bar
-from xmlpreck.shards import RowSource, Subset
+from xmlpreck.shards import RowSource, Subset, checked
 from xmlpreck.support import find_support
 from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.run import Survey, score
@@ -213,6 +213,7 @@ def tune(
     None where nothing is left to choose, or there are too few rows, or something is wrong with them (`fit` says what).
     The same rows and seed give the same choice.
     """
+    source = checked(source)
     if source.n_rows < LEAST_ROWS or not source.n_features or not source.n_labels or set(GIVEN) <= config.fixed:
         return None
     try:

@@ -7,7 +7,7 @@ import numpy as np
 from xmlpreck.config import RunConfig
 from xmlpreck.kernels.arrays import Weights, sparse_weights
 from xmlpreck.model import LinearScorer, ModelError, all_sparse
-from xmlpreck.shards import RowSource
+from xmlpreck.shards import RowSource, checked
 from xmlpreck.train.passes import PassFacts, PreparedRows
 from xmlpreck.train.run import Survey
 from xmlpreck.train.trainer import Trainer
@@ -26,6 +26,7 @@ def update(
     A label may use the features of its new rows too. With `freeze` the labels that the model knows keep their weights
     bit for bit, and only the new ones learn, against all others. The result is the mean over the new passes.
     """
+    source = checked(source)
     if source.n_features < scorer.n_features or source.n_labels < scorer.n_labels:
         known, given = (f"{x.n_features} features and {x.n_labels} labels" for x in (scorer, source))
         raise ModelError(f"new rows must have the model's columns first ({known}), but have {given}")
