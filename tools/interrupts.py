@@ -107,7 +107,7 @@ def main() -> int:
     # compiler has many; a second Ctrl-C is heard.)
     scorer = train.fit(whole, RunConfig())
     train.score(scorer, whole, TrainConfig(threads=2))
-    tune(whole, RunConfig())
+    scorer.prune(0.05)
     calls: dict[str, Callable[[], Any]] = {
         "fit": lambda: train.fit(whole, settings()),
         "tune": lambda: tune(whole, RunConfig()),
