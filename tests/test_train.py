@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from test_kernels import perturbed
 
 from xmlpreck import catalog, metrics
-from xmlpreck.config import ALGORITHMS, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
@@ -343,7 +343,7 @@ def test_fit_prunes_and_adds_bias():
 def test_fit_refuses_bad_rows(spoil, message):
     X, Y = draw_rows(seed=1)
     spoil(X, Y)
-    with pytest.raises(TrainingError, match=message):
+    with pytest.raises(InputError, match=message):
         fit(as_dataset(X, Y), RunConfig())
 
 
