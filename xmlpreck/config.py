@@ -7,13 +7,14 @@ written once, in this file; the command line and the estimator take theirs from 
 import dataclasses
 import difflib
 import math
-import os
 import re
 import tomllib
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from xmlpreck.machine import n_cores
 
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 FAVOURS = ("top", "tail")
@@ -39,11 +40,6 @@ def setting(default: Any, text: str) -> Any:
 def require(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
         raise ConfigError(f"{name} must be {rule}, but is {value!r}")
-
-
-def n_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class TrainConfig:
     heldout: float = setting(0.0, "share of the training rows that is held out and scored after every pass")
     prune: float = setting(0.0, "drop weights smaller than this from the trained model")
     seed: int = setting(0, "same seed and data = same bits, for any number of threads")
-    threads: int = setting(0, "threads; 0 = one for each core")
+    threads: int = setting(0, "threads; 0 = one for each core that the process may use")
 
     def __post_init__(self) -> None:
         require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))

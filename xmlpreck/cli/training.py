@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from xmlpreck import config
 from xmlpreck.cli.engine import add_engine_options, engine_of, place_of, refuse_text
 from xmlpreck.cli.options import Stopped, add_command, columns_of, note, open_rows, positive_number, show
+from xmlpreck.machine import cores
 
 if TYPE_CHECKING:
     from xmlpreck.cluster.session import Session
@@ -339,7 +340,9 @@ def describe_data(args: argparse.Namespace, data: "RowSource") -> str:
 def describe_settings(settings: config.RunConfig) -> str:
     train = settings.train
     step = f", eta {train.eta:g} {train.decay}" if train.algo.startswith("sgd") else ""
-    return f"{train.algo}, k {train.k}{step}, tau {train.tau:g}, {train.epochs} passes, {train.n_threads} threads"
+    why = "" if train.threads else cores().why  # fewer threads than the machine has cores
+    threads = f"{train.n_threads} threads{f': {why}' if why else ''}"
+    return f"{train.algo}, k {train.k}{step}, tau {train.tau:g}, {train.epochs} passes, {threads}"
 
 
 def plan_text(plan: "Plan") -> str:

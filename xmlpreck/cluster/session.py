@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from xmlpreck.config import InputError, n_cores
+from xmlpreck.config import InputError
+from xmlpreck.machine import cores
 
 NAMESPACE = "xmlpreck"
 CONNECT_SECONDS = 5.0  # for a connection to the cluster's port
@@ -147,8 +148,9 @@ def connect(address: str | None, tell: Tell) -> Iterator[Session]:
     """
     flag, given = ("--address", address) if address else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
     if not given or given == "local":
-        tell(f"Ray starts on this machine, with {n_cores()} cores, for the time of this command")
-        dashboard = _init("local", "Ray does not start on this machine", "ray start may tell why", num_cpus=n_cores())
+        n_cpus, why = cores()
+        tell(f"Ray starts on this machine, with {n_cpus} cores{f' ({why})' if why else ''}, until this command ends")
+        dashboard = _init("local", "Ray does not start on this machine", "ray start may tell why", num_cpus=n_cpus)
     else:
         advice = f"start one with ray start --head, or leave {flag} out"
         dashboard = _init(given, f"no Ray cluster at {given}", advice)

@@ -1,16 +1,13 @@
 """What a run will need, known before its first pass: weights, memory, disk and time."""
 
-import os
 import re
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from xmlpreck.config import ConfigError, TrainConfig
 from xmlpreck.kernels.arrays import Weights
+from xmlpreck.machine import free_bytes, resident_bytes
 from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
 from xmlpreck.support import Cut
@@ -138,44 +135,6 @@ def format_bytes(n_bytes: float) -> str:
 def default_limit() -> int:
     """What this process has, and a share of what is free."""
     return resident_bytes() + int(FREE_SHARE * free_bytes())
-
-
-def resident_bytes() -> int:
-    """Memory of this process now."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def free_bytes() -> int:
-    """Memory that this process can still have: of the machine, or of its control group if that has less."""
-    free = sys.maxsize  # where nobody tells, nothing is refused
-    with suppress(AttributeError, OSError, ValueError):
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError, AttributeError):
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        free = int(found[1]) * 1024  # type: ignore[index]
-    for most, used in _group_files():
-        with suppress(OSError, ValueError):  # no such group, or "max"
-            free = min(free, int(most.read_text()) - int(used.read_text()))
-    return max(free, 0)
-
-
-def _group_files() -> list[tuple[Path, Path]]:
-    """Limit and use of the control groups that this process may be in, of both versions."""
-    root = Path("/sys/fs/cgroup")
-    own = ""
-    with suppress(OSError, IndexError):
-        own = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].split(":")[2].lstrip("/")
-    return [
-        *((root / group / "memory.max", root / group / "memory.current") for group in dict.fromkeys((own, ""))),
-        (root / "memory" / "memory.limit_in_bytes", root / "memory" / "memory.usage_in_bytes"),
-    ]
 
 
 def over_budget(what: str, limit: int) -> OverBudget:

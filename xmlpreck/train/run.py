@@ -15,12 +15,13 @@ from xmlpreck import metrics
 from xmlpreck.config import RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Rows, Weights
+from xmlpreck.machine import resident_bytes
 from xmlpreck.model import LinearScorer, all_sparse, lay_out
 from xmlpreck.shards import RowSource, Subset, checked
 from xmlpreck.support import Cut, TooManyWeights, find_strongest, find_support
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows
-from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run, resident_bytes
+from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run
 from xmlpreck.train.trainer import Trainer, TrainingError
 
 CHECKPOINT_MINUTES = 10.0
