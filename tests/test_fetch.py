@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import os
+import shutil
 import signal
 import ssl
 import stat
@@ -42,6 +43,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.cuts = []  # bytes after which an answer is cut off, one for each request
         self.statuses = []  # errors to answer with first
         self.pages = {}  # path -> HTML
+        self.redirects, self.redirect_status = {}, 302  # path -> another address
+        self.scheme = "http"
         self.pause = 0.0  # seconds before the second half
         self.piece = 2**16
         self.rest = 0.0  # seconds between pieces
@@ -51,7 +54,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"{self.scheme}://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request, client_address):
         pass  # clients that go away are the subject here
@@ -68,6 +71,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server.requests.append((self.path, self.headers.get("Range")))
         if server.statuses:
             self.answer(server.statuses.pop(0), b"", {})
+        elif self.path in server.redirects:
+            self.answer(server.redirect_status, b"", {"Location": server.redirects[self.path]})
         elif self.path in server.pages:
             self.answer(200, server.pages[self.path].encode(), {"Content-Type": "text/html; charset=utf-8"})
         else:
@@ -422,7 +427,10 @@ def test_confirm_pages_are_confirmed(server, tmp_path, monkeypatch, page):
         ("<title>Google Drive: Sign in</title>", "signed in: it is not open to the public"),
         ("<title>Some\nother   page</title>", "a page: Some other page$"),
         ("<p>nothing", "a page: it has no title$"),
-        (LINK.replace("/download?", "file:///etc/passwd?"), "leads to file:.*not followed"),
+        (
+            LINK.replace("/download?", "file:///etc/passwd?"),
+            "leads to file:.*, which is not http or https: not followed",
+        ),
         (LINK.replace("/download?id=1x&amp;confirm=t%26a", "/file"), "again and again"),
     ],
 )
@@ -450,13 +458,69 @@ def test_page_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypatch):
     assert len(server.requests) == 2
 
 
-def test_https_does_not_become_http(tmp_path, monkeypatch):
-    class Elsewhere:
-        url = "http://elsewhere/x"
+@pytest.fixture
+def safe_server(tmp_path_factory, monkeypatch):
+    """A server behind TLS, whose certificate this process trusts."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command, for a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    words += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", *words, "-keyout", "key.pem", "-out", "cert.pem"], cwd=folder, check=True, capture_output=True
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "cert.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    made = Server()
+    made.socket = context.wrap_socket(made.socket, server_side=True)
+    made.scheme = "https"
+    threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
 
-    monkeypatch.setattr(transfer, "_ask", lambda *_: Elsewhere())
-    with pytest.raises(FetchError, match="leads to http://elsewhere/x, which is not https"):
-        transfer.download("https://here/x", tmp_path / "x.download")
+
+def test_redirects_within_https_are_followed(safe_server, tmp_path):
+    safe_server.redirects = {"/file": "/there", "/there": safe_server.url + "/at-last"}
+    safe_server.body = NOISE
+    assert get(safe_server, tmp_path) == NOISE
+    assert [path for path, _ in safe_server.requests] == ["/file", "/there", "/at-last"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_leaves_https(server, safe_server, tmp_path, status):
+    """Not even for one step: the plain server leads back to the safe one."""
+    safe_server.redirect_status = status
+    safe_server.redirects = {"/file": "/next", "/next": server.url + "/plain"}
+    server.redirects = {"/plain": safe_server.url + "/back"}
+    safe_server.body = NOISE
+    said = f"^{safe_server.url}/next: leads to {server.url}/plain, which is not https: not followed$"
+    with pytest.raises(FetchError, match=said):
+        get(safe_server, tmp_path)
+    assert server.requests == []
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x"])
+def test_no_redirect_leaves_the_web(server, safe_server, tmp_path, place):
+    for each, allowed in ((server, "http or https"), (safe_server, "https")):
+        each.redirects = {"/file": place}
+        said = f"^{each.url}/file: leads to {place}, which is not {allowed}: not followed$"
+        with pytest.raises(FetchError, match=said):
+            get(each, tmp_path)
+
+
+def test_no_confirm_page_leaves_https(server, safe_server, tmp_path):
+    safe_server.pages = {"/file": LINK.replace("/download?", f"{server.url}/download?")}
+    with pytest.raises(FetchError, match=r"leads to http://.*/download\?.*, which is not https: not followed"):
+        get(safe_server, tmp_path)
+    assert server.requests == []
+
+
+def test_http_may_become_https(server, safe_server, tmp_path):
+    server.redirects, safe_server.body = {"/file": safe_server.url + "/file"}, NOISE
+    assert get(server, tmp_path) == NOISE
 
 
 def test_certificates_that_cannot_be_trusted(tmp_path, monkeypatch):

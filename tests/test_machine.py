@@ -44,7 +44,12 @@ def make_root(folder, groups, mounts, files):
         # Version 2: the own group, one above it, the top; rounded up; "max" is none.
         (["0::/a/b"], [SECOND.format(top="/")], {"a/b/cpu.max": "200000 100000"}, Cores(2, QUOTA)),
         (["0::/a/b"], [SECOND.format(top="/")], {"a/b/cpu.max": "max 100000"}, Cores(64, "")),
-        (["0::/a/b"], [SECOND.format(top="/")], {"a/b/cpu.max": "max 1", "a/cpu.max": "150000 100000"}, Cores(2, QUOTA)),
+        (
+            ["0::/a/b"],
+            [SECOND.format(top="/")],
+            {"a/b/cpu.max": "max 1", "a/cpu.max": "15 10"},
+            Cores(2, QUOTA),
+        ),
         (["0::/a"], [SECOND.format(top="/")], {"a/cpu.max": "800000 100000", "cpu.max": "10 100"}, Cores(1, QUOTA)),
         (["0::/a"], [SECOND.format(top="/")], {"b/cpu.max": "10 100"}, Cores(64, "")),
         # A container: its group is the top of the mount, and its path is that of the host, or of nobody.

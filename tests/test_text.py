@@ -46,7 +46,7 @@ def sklearn_settings(config):
         {"min_df": 1, "max_df": 1.0, "token_pattern": WORDS},
         {"ngrams": 3, "min_df": 2, "token_pattern": WORDS},
         {"lowercase": False, "sublinear_tf": False, "max_df": 0.3, "token_pattern": WORDS},
-        {"token_pattern": r"(\w+)\d"},  # a group is the term
+        {"token_pattern": r"[a-z](\w+)"},  # a group is the term
     ],
 )
 def test_equals_tfidf_vectorizer(settings):
@@ -118,7 +118,8 @@ def test_hand_computed_idf():
         ({"max_df": 0.0}, "text.max_df must be a share"),
         ({"max_df": float("nan")}, "text.max_df must be a share"),
         ({"max_df": 1}, "text.max_df must be of type float, but is 1"),
-        ({"ngrams": 0}, "text.ngrams must be 1 or more, but is 0"),
+        ({"ngrams": 0}, "text.ngrams must be from 1 to 10, but is 0"),
+        ({"ngrams": 10**9}, "text.ngrams must be from 1 to 10, but is 1000000000"),
         ({"ngrams": True}, "text.ngrams must be of type int"),
         ({"hashed_features": -1}, "text.hashed_features must be from 0"),
         ({"token_pattern": "[a-"}, "text.token_pattern must be a regular expression, but is '[a-'"),

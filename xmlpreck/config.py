@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xmlpreck.expressions import Endless, check_ends
 from xmlpreck.machine import n_cores
 
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
@@ -22,6 +23,7 @@ STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the 
 PASS_DECAYS = (*STEP_DECAYS, "linear")
 MAX_FEATURES = 2**31 - 1
 MAX_PATTERN = 300
+MAX_NGRAMS = 10  # a text of n words has this many times n terms
 
 
 class InputError(ValueError):
@@ -125,7 +127,7 @@ class TextConfig:
         for item in dataclasses.fields(self):
             value, kind = getattr(self, item.name), type(item.default)
             require(type(value) is kind, f"text.{item.name}", value, f"of type {kind.__name__}")
-        require(self.ngrams >= 1, "text.ngrams", self.ngrams, "1 or more")
+        require(1 <= self.ngrams <= MAX_NGRAMS, "text.ngrams", self.ngrams, f"from 1 to {MAX_NGRAMS}")
         require(self.min_df >= 1, "text.min_df", self.min_df, "1 or more")
         require(0 < self.max_df <= 1, "text.max_df", self.max_df, "a share above 0 and at most 1")
         in_range = 0 <= self.hashed_features <= MAX_FEATURES
@@ -134,6 +136,9 @@ class TextConfig:
         require(is_short, "text.token_pattern", self.token_pattern[:60], f"of at most {MAX_PATTERN} letters")
         try:
             n_groups = re.compile(self.token_pattern).groups
+            check_ends(self.token_pattern)  # models come from anywhere, and so do texts
+        except Endless as error:
+            raise ConfigError(f"text.token_pattern {self.token_pattern!r:.60} {error}") from None
         except (re.error, OverflowError, RecursionError) as error:
             message = f"text.token_pattern must be a regular expression, but is {self.token_pattern!r:.60}: {error}"
             raise ConfigError(message) from None

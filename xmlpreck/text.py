@@ -159,7 +159,7 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
     try:
         return TextConfig(**about["settings"]), about["n_documents"], about["n_features"]
     except (KeyError, TypeError, ConfigError) as error:
-        raise InputError(f"{path}: settings: {error!s:.200}") from None
+        raise InputError(f"{path}: settings: {error!s:.400}") from None
 
 
 def _read_terms(path: Path, n_terms: int) -> list[str]:

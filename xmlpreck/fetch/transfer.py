@@ -43,6 +43,29 @@ class _BrokenTransfer(Exception):
     """It may go better the next time."""
 
 
+def _check_step(before: str, after: str) -> None:
+    """Refuse a step to another address that leaves the web, or https: after it anybody may answer."""
+    allowed = ("https",) if urlsplit(before).scheme == "https" else ("http", "https")
+    if urlsplit(after).scheme not in allowed:
+        raise FetchError(f"{before}: leads to {after}, which is not {' or '.join(allowed)}: not followed")
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Looks at every step, before it is made: urllib shows only the last."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        place = headers.get("location") or headers.get("uri")
+        if place:
+            try:
+                _check_step(req.full_url, urljoin(req.full_url, place))
+            except FetchError:
+                fp.close()
+                raise
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -55,7 +78,7 @@ def download(address: str, path: Path) -> None:
     """Fetch the file at `address`; it has the name `path` only when it is whole."""
     part = path.with_suffix(".part")
     # Cookies, because older confirm pages set one that the second request must bring.
-    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), _SafeRedirects())
     most = at_start = _size(part)
     failures = 0
     while True:
@@ -161,8 +184,6 @@ def _open(opener: urllib.request.OpenerDirector, address: str, headers: dict[str
     url = address
     for _ in range(MAX_CONFIRMS + 1):
         response = _ask(opener, url, headers, address)
-        if urlsplit(address).scheme == "https" != urlsplit(response.url).scheme:
-            raise FetchError(f"{address}: leads to {response.url}, which is not https: not followed")
         kind, form = response.headers.get_content_type(), response.headers.get_content_disposition()
         if kind != "text/html" or form == "attachment" or response.status == 416:
             return response
@@ -174,8 +195,7 @@ def _open(opener: urllib.request.OpenerDirector, address: str, headers: dict[str
         parts = urlsplit(url)
         query = urlencode({**dict(parse_qsl(parts.query)), **fields})
         url = parts._replace(query=query).geturl()
-        if parts.scheme not in ("http", "https"):
-            raise FetchError(f"{address}: its confirm page leads to {url}: not followed")
+        _check_step(response.url, url)
     raise FetchError(f"{address}: asks for confirmation again and again: download it in a browser")
 
 
@@ -184,6 +204,8 @@ def _ask(opener: urllib.request.OpenerDirector, url: str, headers: dict[str, str
     try:
         host = urlsplit(url).netloc
         return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except FetchError:
+        raise
     except urllib.error.HTTPError as error:
         if error.code == 416:
             return error
