@@ -19,6 +19,7 @@ from scipy.special import expit, log_expit, logit
 
 from xmlpreck.config import InputError
 from xmlpreck.formats import TopK, atomic_path
+from xmlpreck.formats.files import load_array
 from xmlpreck.metrics import hits
 
 DEPTH = 10  # places of a row to learn from; probabilities of fewer places are as good, those of more are not
@@ -111,12 +112,9 @@ def _file(folder: str | Path, name: str) -> Path:
 
 def _load_array(path: Path, dtype: type[np.generic]) -> np.ndarray:
     try:
-        if path.exists() and not path.is_file():  # a device has no end, and a pipe makes its reader wait
-            raise OSError("it is not a file")
-        # A map knows the size of its file: a damaged header cannot ask for more memory than that.
-        array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except Exception as error:  # a damaged header fails anywhere within numpy
-        raise InputError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from None
+        array = np.array(load_array(path))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
     if array.dtype != dtype:
         raise InputError(f"{path}: holds {array.dtype}, not {np.dtype(dtype)}: calibrate the model again")
     return array

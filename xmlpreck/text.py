@@ -19,9 +19,11 @@ from scipy.sparse import csr_array
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.formats import Documents, atomic_path, build_csr
+from xmlpreck.formats.files import load_array, open_regular, read_json
 
 FORMAT_VERSION = 1
 _KIND = "xmlpreck text"
+FILES = ("text.json", "idf.npy", "vocabulary.txt")
 _NOT_A_LINE = re.compile("[\n\r\ud800-\udfff]")
 
 _log = logging.getLogger(__name__)
@@ -116,10 +118,9 @@ class TextVectorizer:
         config, n_documents, n_features = _read_about(folder / "text.json")
         path = folder / "idf.npy"
         try:
-            # A map knows the size of its file: a damaged header cannot ask for more memory than that.
-            idf = np.asarray(np.load(_regular(path), mmap_mode="r", allow_pickle=False))
-        except Exception as error:  # a damaged header fails anywhere within numpy
-            raise InputError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from None
+            idf = load_array(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from None
         if idf.shape != (n_features,) or idf.dtype != np.float64:
             raise InputError(
                 f"{path}: holds {idf.dtype} of shape {idf.shape}, but text.json says {n_features} features"
@@ -133,20 +134,13 @@ class TextVectorizer:
         return cls(config, n_documents, np.array(idf), terms)
 
 
-def _regular(path: Path) -> Path:
-    """The path, unless it leads to a device, which has no end, or to a pipe, which makes its reader wait."""
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a file")
-    return path
-
-
 def _read_about(path: Path) -> tuple[TextConfig, int, int]:
     """(settings, n_documents, n_features) of a text.json."""
     try:
-        about = json.loads(_regular(path).read_bytes())
+        about = read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if not isinstance(about, dict) or about.get("format") != _KIND:
         raise InputError(f"{path}: is not an {_KIND} file")
@@ -164,7 +158,8 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
 
 def _read_terms(path: Path, n_terms: int) -> list[str]:
     try:
-        terms = _regular(path).read_bytes().decode().split("\n")
+        with open_regular(path) as stream:
+            terms = stream.read().decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if terms.pop() or len(terms) != n_terms:

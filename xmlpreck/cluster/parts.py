@@ -7,14 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmlpreck.calibration import Calibration, is_saved
 from xmlpreck.cluster.session import Session
-from xmlpreck.config import InputError, from_dict
+from xmlpreck.config import InputError
 from xmlpreck.formats import TopK
+from xmlpreck.formats.dataset import check_offsets
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import LinearScorer, ModelError
-from xmlpreck.model.directory import ARRAYS, check_arrays, check_count, check_hashes, read_about, read_names
+from xmlpreck.model.directory import (
+    ARRAYS,
+    check_arrays,
+    lay_out_arrays,
+    map_array,
+    open_head,
+    read_calibration,
+    read_names,
+)
 
 MODEL_SHARE = 1.5  # of a model's bytes must fit a node, which has rows and buffers, too
 CHUNK = 1 << 24  # weights that are looked at together as labels are counted and cut
@@ -31,19 +39,12 @@ class Part(NamedTuple):
 def open_without_weights(folder: str | Path, verify: bool = False) -> LinearScorer:
     """All of a model but its weights and features: enough to write predictions, and small for any number of labels."""
     folder = Path(folder)
-    about = read_about(folder)
-    if verify:
-        check_hashes(folder, about.get("sha256"))
-    try:
-        rows = from_dict({"rows": about["rows"]}, "rows").rows
-        n_features, n_labels = (check_count(about[name]) for name in ("n_features", "n_labels"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / 'model.json'}: {error!r:.200}") from None
+    _, rows, n_features, n_labels, names = open_head(folder, verify)
     return LinearScorer(
         no_weights(n_features + (rows.bias > 0), n_labels),
         rows,
-        label_names=read_names(folder / "labels.txt", n_labels),
-        calibration=Calibration.load(folder, n_labels) if is_saved(folder) else None,
+        label_names=read_names(folder / "labels.txt", n_labels) if "labels.txt" in names else None,
+        calibration=read_calibration(folder, names, n_labels),
     )
 
 
@@ -61,16 +62,17 @@ def choose_parts(session: Session, folder: Path, n_labels: int, n_parts: int | N
 
 def _map_arrays(folder: Path) -> list[np.ndarray]:
     """The arrays of a model as they are on disk, held to what it takes to cut them."""
-    try:
-        arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in ARRAYS]
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}: cannot be read: {error}") from None
+    arrays = [map_array(folder, name) for name in ARRAYS]
     offsets, labels, values = arrays
     are_lists = all(array.ndim == 1 for array in arrays) and len(offsets) > 0
     if not are_lists or offsets.dtype.str != "<i8" or labels.dtype.str not in ("<u2", "<i4"):
         raise ModelError(f"{folder}: offsets and labels are not lists of whole numbers")
-    if (np.diff(offsets) < 0).any() or not offsets[0] == 0 <= offsets[-1] == len(labels) == len(values):
-        raise ModelError(f"{folder}: offsets do not rise from 0 to the number of weights")
+    try:
+        check_offsets(offsets, len(labels))
+    except ValueError as error:
+        raise ModelError(f"{folder / ARRAYS[0]}.npy: {error}") from None
+    if len(labels) != len(values):
+        raise ModelError(f"{folder}: {len(values)} weights for {len(labels)} labels")
     return arrays
 
 
@@ -125,7 +127,8 @@ def load_part(folder: Path, part: Part) -> LinearScorer:
         kept_labels[n_kept:end], kept_values[n_kept:end] = chunk[kept] - part.first, values[start : start + CHUNK][kept]
         n_kept = end
     arrays: dict[str, np.ndarray] = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
-    weights = check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
+    check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
+    weights = lay_out_arrays(kept_offsets, kept_labels, kept_values, part.last - part.first)
     return LinearScorer(weights, bare.rows)
 
 

@@ -8,8 +8,6 @@ Who is lost is replaced: a new shard takes over the part of the last checkpoint 
 which the driver keeps a log, while the others wait.
 """
 
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +26,7 @@ from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import Session, hire, in_short, on_node, result_of
 from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix
 from xmlpreck.config import InputError, RunConfig
+from xmlpreck.formats.atomic import scratch_folder
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Batch, Proposals, Settings, Weights, new_batch, new_merged, sparse_weights
 from xmlpreck.model import LinearScorer, progress_bar
@@ -65,7 +64,7 @@ def fit(
     refuse_settings(config, safety)
     rows, heldout = open_training_rows(source, config)
     saved = safety.checkpoints.last() if safety.resume else None
-    edges = edges_of(saved, label_shards) if saved is not None else None
+    edges = edges_of(saved, label_shards, rows.n_labels) if saved is not None else None
     n_shards = len(edges) - 1 if edges else label_shards or min(len(session.nodes()), n_blocks_of(rows.n_labels))
     check_shards(rows.n_labels, n_shards)
     trainer = ClusterTrainer(session, place, rows, config, n_shards)
@@ -94,7 +93,7 @@ def fit(
     )
 
 
-def edges_of(saved: Saved, label_shards: int | None) -> list[int]:
+def edges_of(saved: Saved, label_shards: int | None, n_labels: int) -> list[int]:
     """Where the labels were cut in a run that goes on."""
     edges = saved.about["identity"].get("edges")
     if edges is None:
@@ -103,6 +102,9 @@ def edges_of(saved: Saved, label_shards: int | None) -> list[int]:
         raise InputError(
             f"{saved.folder}: has {len(edges) - 1} label shards: resume it with as many, not {label_shards}"
         )
+    rises = all(first < last and first % linear.BLOCK == 0 for first, last in pairwise(edges))
+    if not rises or edges[0] != 0 or edges[-1] != n_labels:
+        raise InputError(f"{saved.folder}: its label shards are not of {n_labels} labels: delete it to start over")
     return edges
 
 
@@ -216,7 +218,8 @@ class ClusterTrainer:
 
     def restore(self, facts: dict[str, Any], folder: Path) -> None:
         """Go on from a checkpoint."""
-        self.n_passes, self.cursor = facts["n_passes"], Cursor.of(facts)
+        self.cursor = Cursor.of(facts, self.rows, self.config.train.seed)
+        self.n_passes = facts["n_passes"]
         self.started, self.base = True, self._base(folder)
         self._ask_all("restore", *self.base, again=False)
         self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][linear.STEPS])
@@ -340,12 +343,9 @@ class ClusterTrainer:
 
     def finish(self, scratch: Path) -> Weights:
         """The weights of all labels; every shard writes its own into a folder in `scratch`."""
-        folder = Path(tempfile.mkdtemp(prefix=".finished-", dir=scratch.absolute()))
-        try:
+        with scratch_folder(scratch.absolute() / "finished") as folder:
             parts = [check_part(folder, shard, hashes) for shard, hashes in enumerate(self._ask_all("finish", folder))]
             return with_dense_rows(join_labels(parts, self.ranges))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     # --- shards ------------------------------------------------------------------------------------------------------
 

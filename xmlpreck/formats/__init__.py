@@ -1,8 +1,8 @@
 """Data sets and predictions on disk, to and from CSR; every write is atomic."""
 
+from xmlpreck.formats.atomic import atomic_path
 from xmlpreck.formats.companions import drop_filtered, find_filter, read_filter, read_inverse_propensities
 from xmlpreck.formats.dataset import Dataset, Documents, FormatError, Sizes, TopK, build_csr
-from xmlpreck.formats.files import atomic_path
 from xmlpreck.formats.npz import read_npz_pair, write_npz_pair
 from xmlpreck.formats.prediction_output import prediction_kind, write_prediction_blocks, write_predictions
 from xmlpreck.formats.predictions import Predictions, open_predictions, read_predictions

@@ -69,6 +69,19 @@ class Sizes(NamedTuple):
     n_labels: int
 
 
+def check_offsets(offsets: np.ndarray, last: int, first: int = 0) -> np.ndarray:
+    """Check that the offsets of rows rise from `first` to `last`, and return them as int64; a ValueError if not.
+
+    Compiled code follows offsets wherever they lead. Neighbours are compared, not subtracted: a difference can wrap
+    round. Numbers between two that int64 can hold survive the conversion.
+    """
+    if offsets.ndim != 1 or not len(offsets) or offsets.dtype.kind not in "iu":
+        raise ValueError(f"offsets of {offsets.dtype} and shape {offsets.shape} are not those of rows")
+    if int(offsets[0]) != first or int(offsets[-1]) != last or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(f"the offsets do not rise from {first} to {last}")
+    return offsets.astype(np.int64, copy=False)
+
+
 def build_csr(values: np.ndarray, ids: np.ndarray, offsets: np.ndarray, shape: tuple[int, int]) -> csr_array:
     """CSR with int32 ids; scipy gives them the type of the offsets, so these are int32 where they fit."""
     index = np.int32 if offsets[-1] <= MAX_ID else np.int64

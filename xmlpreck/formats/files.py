@@ -1,80 +1,66 @@
-"""Bytes in and out: plain or gzip, whole or in blocks of lines; every write is atomic."""
+"""Bytes in and out: plain or gzip, whole or in blocks of lines; JSON and arrays from regular files only."""
 
-import ctypes
 import gzip
+import json
 import os
-import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Literal
 
 import numpy as np
 
+from xmlpreck.formats.atomic import atomic_path
 from xmlpreck.formats.dataset import AnyPath, FormatError
 
 BLOCK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 16
 # Data pack at 3:1 to 10:1. A file that unpacks to more than both of these is made to fill the memory.
 MAX_RATIO, RATIO_COUNTS_FROM = 200, 10**8
+# Parsed JSON takes some twenty times its bytes.
+MAX_JSON_BYTES = 1 << 25
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-@contextmanager
-def atomic_path(path: AnyPath) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; it takes the place of `path` only when the block ends well."""
-    target = Path(path)
-    # The suffix stays last: numpy and scipy add their own to a name without it.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp{target.suffix}")
-    try:
-        yield temporary
-        with open(temporary, "r+b") as stream:
-            os.fsync(stream.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # it is gone after a good end, and the first error is the one to tell
-            temporary.unlink()
-
-
-@contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder`; it takes its place, synced, only when the block ends well."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-        ready = Path(scratch) / "ready"
-        ready.mkdir()
-        yield ready
-        for path in [*ready.iterdir(), ready]:
-            _sync(path)
-        if folder.exists() and not _exchange(ready, folder):
-            os.replace(folder, Path(scratch) / "old")
-        if ready.exists() and not folder.exists():
-            os.replace(ready, folder)
-        _sync(folder.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
+def open_regular(path: AnyPath) -> BufferedReader:
+    """Open a file for reading; an OSError where it is a device, which has no end, or a pipe, which makes us wait."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
+        raise OSError("it is not a file")
+    return os.fdopen(handle, "rb")
 
 
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step, so that a kill leaves no moment without either; False where that is not to be had."""
+def read_json(path: AnyPath, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """What a JSON file says; an OSError or a ValueError where it is none."""
+    with open_regular(path) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
     try:
-        renameat2 = ctypes.CDLL(None).renameat2  # Linux
-    except (AttributeError, OSError, TypeError):
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def load_array(path: AnyPath, mode: Literal["r", "c"] = "r") -> np.ndarray:
+    """Map the array of a `.npy` file; an OSError or a ValueError where it is none. Objects are never unpickled.
+
+    A map knows the size of its file: a header that lies cannot ask for more memory than that.
+    """
+    open_regular(path).close()
+    try:
+        return np.asarray(np.lib.format.open_memmap(path, mode))
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header fails anywhere within numpy
+        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from None
 
 
 @contextmanager
@@ -235,12 +221,6 @@ class Spool:
             out.write(f"{header}\n".encode())
             self._body.seek(0)
             shutil.copyfileobj(self._body, out, BLOCK_BYTES)
-
-
-def holds_other_files(folder: Path, marker: str) -> bool:
-    """Whether replacing `folder` would lose something: it is a file, or has files but not the one that marks ours."""
-    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
-    return taken and not (folder / marker).is_file()
 
 
 def read_names(path: AnyPath) -> list[str]:

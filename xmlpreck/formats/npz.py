@@ -14,6 +14,7 @@ from typing import IO
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix, load_npz, save_npz
 
+from xmlpreck.formats.atomic import atomic_path
 from xmlpreck.formats.dataset import (
     MAX_ID,
     AnyPath,
@@ -22,8 +23,9 @@ from xmlpreck.formats.dataset import (
     as_labels,
     build_csr,
     check_matrix,
+    check_offsets,
 )
-from xmlpreck.formats.files import BLOCK_BYTES, atomic_path, refuse_bomb
+from xmlpreck.formats.files import BLOCK_BYTES, refuse_bomb
 
 _ROWS_AT_ONCE = 8192
 # What deflate can make of a byte, at most; an array that claims more is a damaged file.
@@ -105,11 +107,11 @@ def _load_matrix(path: AnyPath, noun: str) -> csr_array:
     with _reading(path):
         matrix = load_npz(path)
         # Offsets and ids that are wrong would let scipy's compiled conversions read foreign memory. Its own check
-        # does not look at the offsets of a matrix whose last one is 0.
+        # does not look at the offsets of a matrix whose last one is 0, and is deceived by some that wrap round.
         if hasattr(matrix, "check_format"):
             matrix.check_format(full_check=True)
-        if (np.diff(getattr(matrix, "indptr", np.zeros(1)).astype(np.int64)) < 0).any():
-            raise ValueError("the offsets do not ascend")
+        if hasattr(matrix, "indptr"):
+            check_offsets(matrix.indptr, len(matrix.indices))
         _check_matrix_kind(matrix.shape, matrix.dtype)
         if matrix.shape[0] > _ROWS_AN_ENTRY * (matrix.nnz + 1000):
             raise ValueError(f"{matrix.shape[0]} rows have {matrix.nnz} entries: save it as CSR")
@@ -152,17 +154,18 @@ def _read_csr(archive: zipfile.ZipFile, shape: tuple[int, ...], rows_at_once: in
     if last != 0:
         raise ValueError(f"the first row starts at {last}")
     while True:
-        ends = offsets.read(min(rows_at_once, shape[0] - row)).astype(np.int64)
-        bounds = np.concatenate([[last], ends])
-        if (np.diff(bounds) < 0).any() or bounds[-1] > ids.size:
-            raise ValueError(f"the offsets after row {row} do not ascend to {ids.size}")
-        count = int(bounds[-1]) - last
+        ends = offsets.read(min(rows_at_once, shape[0] - row))
+        stop = int(ends[-1]) if len(ends) else last
+        if stop > ids.size:
+            raise ValueError(f"the offsets after row {row} do not rise to {ids.size}")
+        bounds = check_offsets(np.concatenate([np.array([last], ends.dtype), ends]), stop, last)
+        count = stop - last
         columns = ids.read(count)
         if count and not 0 <= int(columns.min()) <= int(columns.max()) < shape[1]:
             raise ValueError(f"an id after row {row} is outside the {shape[1]} columns")
         with np.errstate(over="ignore"):
             data = values.read(count).astype(np.float32)
-        row, last = row + ends.size, int(bounds[-1])
+        row, last = row + ends.size, stop
         is_last = row == shape[0]
         if is_last and last != ids.size:
             raise ValueError(f"the last row ends at {last} of {ids.size} entries")

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
+from xmlpreck.formats.atomic import atomic_path
 from xmlpreck.formats.dataset import AnyPath, FormatError, TopK, build_csr, check_matrix, stack_rows
-from xmlpreck.formats.files import Spool, atomic_path, write_lines
+from xmlpreck.formats.files import Spool, write_lines
 from xmlpreck.formats.npz import save_csr
 from xmlpreck.formats.repository import format_rows
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.sparse import csr_array, load_npz
 
-from xmlpreck.formats.dataset import MAX_ID, AnyPath, FormatError, TopK, build_csr, regroup
+from xmlpreck.formats.dataset import MAX_ID, AnyPath, FormatError, TopK, build_csr, check_offsets, regroup
 from xmlpreck.formats.files import line_blocks, numbered_lines, read_head
 from xmlpreck.formats.npz import read_matrix, read_shape
 from xmlpreck.formats.prediction_output import prediction_kind
@@ -302,10 +302,9 @@ def _read_npz(path: Path, n_labels: int, mended: Counter[str] | None) -> Iterato
         if matrix.format != "csr":
             matrix = read_matrix(path, "label")
         matrix.check_format(full_check=True)
-        counts = np.diff(matrix.indptr.astype(np.int64))
-        # scipy does not look at the offsets of a matrix whose last one is 0.
-        if matrix.data.dtype.kind not in "biuf" or (counts < 0).any():
-            raise ValueError(f"offsets that descend or values of {matrix.data.dtype} are not those of scores")
+        counts = np.diff(check_offsets(matrix.indptr, len(matrix.indices)))
+        if matrix.data.dtype.kind not in "biuf":
+            raise ValueError(f"values of {matrix.data.dtype} are not scores")
         with np.errstate(over="ignore"):
             scores = matrix.data.astype(np.float32)
     row = np.repeat(np.arange(counts.size), counts)

@@ -9,25 +9,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xmlpreck
-from xmlpreck.calibration import Calibration, is_saved
+from xmlpreck.calibration import DTYPES as CALIBRATION
+from xmlpreck.calibration import Calibration
 from xmlpreck.config import InputError, RowsConfig, from_dict
-from xmlpreck.formats.dataset import MAX_ID
-from xmlpreck.formats.files import atomic_folder, holds_other_files
+from xmlpreck.formats.atomic import Kind, atomic_folder, refuse_strangers
+from xmlpreck.formats.dataset import MAX_ID, check_offsets
+from xmlpreck.formats.files import load_array, open_regular, read_json
 from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights, sparse_weights
 from xmlpreck.kernels.patterns import rows_rise
+from xmlpreck.model.info import check_info
 from xmlpreck.model.layout import ANY_SIZE, all_sparse, with_dense_rows
-from xmlpreck.shards.sets import file_sha256
+from xmlpreck.model.seal import ABOUT, MEMO, ModelError, check_seal, sealed
+from xmlpreck.text import FILES as TEXT_FILES
 from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
-# So many labels a weight, and no more, may a model have.
+CALIBRATION_FILES = tuple(f"calibration_{name}.npy" for name in CALIBRATION)
+# All names that a model's files may have, the one that makes it a model first.
+FILES = (
+    ABOUT,
+    MEMO,
+    *(f"{name}.npy" for name in ARRAYS),
+    *("labels.txt", "features.txt"),
+    *TEXT_FILES,
+    *CALIBRATION_FILES,
+)
+MODEL = Kind("a model", ABOUT, lambda folder: FILES, ModelError)
+# A model may have at most this many labels for each weight.
 LABELS_A_WEIGHT = 1000
-
-
-class ModelError(InputError):
-    """A model directory that cannot be trusted, or rows that do not fit the model."""
+# Weights that are checked at a time, so that no second copy of all is ever in memory.
+CHECKED_WEIGHTS = 1 << 20
+_OWN_KEYS = ("format", "format_version", "n_features", "n_labels", "rows", "arrays", "sha256", "made_with")
 
 
 class Contents(NamedTuple):
@@ -54,17 +68,28 @@ def bytes_a_weight(weights: Weights) -> int:
 
 
 def write_model(folder: Path, model: Contents) -> int:
-    """Write the directory in one step (temporary name, fsync, rename); returns its size in bytes."""
+    """Write the directory in one step (temporary name, fsync, rename); returns its size in bytes.
+
+    What was written is read again first: a model that could not be loaded never takes the place of one that can.
+    """
     check_target(folder)
     try:
-        with atomic_folder(folder) as ready:
+        with atomic_folder(folder, MODEL) as ready:
             _write_files(ready, model)
-            return sum(file.stat().st_size for file in ready.iterdir())
+            n_bytes = sum(file.stat().st_size for file in ready.iterdir())
+            try:
+                open_files(ready)
+            except InputError as error:
+                what = str(error).replace(f"{ready}/", "").replace(str(ready), "it")
+                raise ModelError(f"{folder}: is not saved, since it could not be loaded again: {what}") from None
+            return n_bytes
     except OSError as error:
         raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
 def _write_files(folder: Path, model: Contents) -> None:
+    if taken := model.info.keys() & set(_OWN_KEYS):
+        raise ModelError(f"info must not have {sorted(taken)[0]!r}: model.json needs the name for the model itself")
     n_features = len(model.weights.dense_of) - (model.rows.bias > 0)
     sparse = all_sparse(model.weights, least=ANY_SIZE)
     values = bfloat.cut(sparse.values) if bfloat.can_hold(sparse.values) else sparse.values
@@ -80,9 +105,7 @@ def _write_files(folder: Path, model: Contents) -> None:
     feature_names = None if model.vectorizer else model.feature_names
     for name, names in (("labels", model.label_names), ("features", feature_names)):
         if names is not None:
-            if broken := [text for text in names if "\n" in text]:
-                raise ModelError(f"{name}.txt: a name must not have a line break, but {broken[0]!r} has one")
-            (folder / f"{name}.txt").write_bytes("".join(f"{line}\n" for line in names).encode())
+            _write_names(folder / f"{name}.txt", names)
     about = {
         "format": "xmlpreck model",
         "format_version": FORMAT_VERSION,
@@ -90,7 +113,6 @@ def _write_files(folder: Path, model: Contents) -> None:
         "n_labels": n_labels,
         "rows": asdict(model.rows),
         "arrays": {name: {"shape": array.shape, "dtype": array.dtype.str} for name, array in arrays.items()},
-        "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
         "made_with": {
             "xmlpreck": xmlpreck.__version__,
             "numpy": np.__version__,
@@ -98,61 +120,116 @@ def _write_files(folder: Path, model: Contents) -> None:
         },
         **model.info,
     }
-    (folder / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    try:
+        content = json.dumps(sealed(about, folder), indent=1) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelError(f"info cannot be stored as JSON: {error}") from None
+    (folder / ABOUT).write_text(content, encoding="utf-8")
+
+
+def _write_names(path: Path, names: list[str]) -> None:
+    if broken := [text for text in names if "\n" in text]:
+        raise ModelError(f"{path.name}: a name must not have a line break, but {broken[0]!r} has one")
+    try:
+        path.write_bytes("".join(f"{line}\n" for line in names).encode())
+    except UnicodeEncodeError as error:
+        shown = error.object[error.start - 20 : error.end + 20]
+        raise ModelError(f"{path.name}: {shown!r} has a half of a surrogate pair: it is not Unicode") from None
+
+
+class Files(NamedTuple):
+    """A model directory whose files are whole and fit together; arrays are mapped as they are stored."""
+
+    arrays: dict[str, np.ndarray]
+    rows: RowsConfig
+    n_features: int  # without the bias
+    n_labels: int
+    label_names: list[str] | None
+    feature_names: list[str] | None
+    info: dict[str, Any]
+    vectorizer: TextVectorizer | None
+    calibration: Calibration | None
 
 
 def read_model(folder: Path, verify: bool = False) -> Contents:
-    """Read a directory; arrays are memory-mapped. What does not fit together is refused by name."""
-    about = read_about(folder)
-    if verify:
-        check_hashes(folder, about.get("sha256"))
+    """Read a directory. What does not fit together is refused by name."""
+    found = open_files(folder, verify)
+    offsets, labels, values = (found.arrays[name] for name in ARRAYS)
+    weights = lay_out_arrays(offsets, labels, values, found.n_labels)
+    names = (found.label_names, found.feature_names)
+    return Contents(weights, found.rows, *names, found.info, found.vectorizer, found.calibration)
+
+
+def open_files(folder: Path, verify: bool = False) -> Files:
+    """Open and check everything in a directory, in little memory: weights are only mapped, and checked in chunks."""
+    about, rows, n_features, n_labels, names = open_head(folder, verify)
     try:
-        rows = from_dict({"rows": about.pop("rows")}, "rows").rows
-        n_features, n_labels = (check_count(about.pop(name)) for name in ("n_features", "n_labels"))
         said_of = {name: dict(about["arrays"][name]) for name in ARRAYS}
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / 'model.json'}: {error!r:.200}") from None
-    arrays = {}
+        raise ModelError(f"{folder / ABOUT}: {error!r:.200}") from None
+    arrays = {name: map_array(folder, name) for name in ARRAYS}
     for name, said in said_of.items():
-        path = folder / f"{name}.npy"
-        try:
-            # "c": private pages, so that kernels see the same types as in training and compile once
-            arrays[name] = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
-        except Exception as error:  # a damaged header fails anywhere within numpy
-            raise ModelError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from None
         found = {"shape": list(arrays[name].shape), "dtype": arrays[name].dtype.str}
         if said != found:
-            raise ModelError(f"{path}: holds {found}, but model.json says {said!r:.99}")
-    weights = check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
-    names = [read_names(folder / f"{name}.txt", n) for name, n in (("labels", n_labels), ("features", n_features))]
-    for key in ("format", "format_version", "arrays", "sha256", "made_with"):
-        about.pop(key, None)
-    vectorizer = TextVectorizer.load(folder) if (folder / "text.json").exists() else None
+            raise ModelError(f"{folder / name}.npy: holds {found}, but model.json says {said!r:.99}")
+    check_arrays(folder, arrays, n_features + (rows.bias > 0), n_labels)
+    label_names, feature_names = (
+        read_names(folder / f"{name}.txt", n) if f"{name}.txt" in names else None
+        for name, n in (("labels", n_labels), ("features", n_features))
+    )
+    vectorizer = TextVectorizer.load(folder) if "text.json" in names else None
     if vectorizer is not None and vectorizer.n_features != n_features:
         raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
-    feature_names = vectorizer.feature_names if vectorizer else names[1]
-    calibration = Calibration.load(folder, n_labels) if is_saved(folder) else None
-    return Contents(weights, rows, names[0], feature_names, about, vectorizer, calibration)
+    feature_names = vectorizer.feature_names if vectorizer else feature_names
+    info = {name: value for name, value in about.items() if name not in _OWN_KEYS}
+    calibration = read_calibration(folder, names, n_labels)
+    return Files(arrays, rows, n_features, n_labels, label_names, feature_names, info, vectorizer, calibration)
 
 
-def check_hashes(folder: Path, hashes: Any) -> None:
-    """Every file of a model must be as it was saved."""
-    if not isinstance(hashes, dict) or not hashes:
-        raise ModelError(f"{folder / 'model.json'}: has no sha256 of its files to verify")
-    for name, digest in hashes.items():
-        path = folder / Path(name).name  # a file of this folder, whatever the name says
-        try:
-            if not name.isprintable() or (path.exists() and not path.is_file()):  # a device has no end
-                raise ModelError(f"{folder / 'model.json'}: {name!r:.40} is not a file of this folder")
-            is_same = file_sha256(path) == digest
-        except OSError as error:
-            raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
-        if not is_same:
-            raise ModelError(f"{path}: has changed since the model was saved (sha256): get a whole copy of the model")
+class Head(NamedTuple):
+    """What model.json says."""
+
+    about: dict[str, Any]
+    rows: RowsConfig
+    n_features: int  # without the bias
+    n_labels: int
+    files: frozenset[str]
 
 
-def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> Weights:
-    """The arrays of a model directory as Weights, or a ModelError that names the file which does not fit."""
+def open_head(folder: Path, verify: bool = False) -> Head:
+    """Read model.json and check that all files are as they were saved."""
+    about = read_about(folder)
+    names = check_seal(folder, about, frozenset(FILES), verify)
+    try:
+        rows = from_dict({"rows": about["rows"]}, "rows").rows
+        n_features, n_labels = (check_count(about[name]) for name in ("n_features", "n_labels"))
+        check_info({name: value for name, value in about.items() if name not in _OWN_KEYS})
+    except InputError as error:
+        raise ModelError(f"{folder / ABOUT}: {error}") from None
+    except KeyError as error:
+        raise ModelError(f"{folder / ABOUT}: misses {error}") from None
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{folder / ABOUT}: {error!s:.200}") from None
+    if missing := [name for name in ARRAYS if f"{name}.npy" not in names]:
+        raise ModelError(f"{folder / ABOUT}: has no sha256 of {missing[0]}.npy")
+    return Head(about, rows, n_features, n_labels, names)
+
+
+def map_array(folder: Path, name: str) -> np.ndarray:
+    path = folder / f"{name}.npy"
+    try:
+        return load_array(path, "c")  # private pages: kernels see the same types as in training, and compile once
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_calibration(folder: Path, names: frozenset[str], n_labels: int) -> Calibration | None:
+    """The calibration of a model, if its files are among `names`."""
+    return Calibration.load(folder, n_labels) if names & set(CALIBRATION_FILES) else None
+
+
+def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> None:
+    """Check the arrays of a model, some features at a time; a ModelError names the file that does not fit."""
     offsets, labels, values = (arrays[name] for name in ARRAYS)
 
     def demand(holds: Any, name: str, what: str) -> None:
@@ -163,36 +240,51 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
         array = arrays[name]
         demand(array.ndim == 1 and array.dtype.str in kinds, name, f"is {array.dtype} of shape {array.shape}")
     demand(offsets.shape == (n_features + 1,), "row_offsets", f"{len(offsets)} offsets for {n_features} features")
-    rises = offsets[0] == 0 and offsets[-1] == len(labels) and (np.diff(offsets) >= 0).all()
-    demand(rises, "row_offsets", "offsets do not rise from 0 to the number of weights")
+    try:
+        check_offsets(offsets, len(labels))
+    except ValueError as error:
+        demand(False, "row_offsets", str(error))
     demand(len(labels) == len(values), "row_weights", f"{len(values)} weights for {len(labels)} labels")
-    labels, values = labels.astype(np.int32, copy=False), bfloat.widen(values)  # 16 bits are a size on disk
-    rising = rows_rise(offsets, labels, n_labels)
-    demand(rising, "row_labels", f"the labels of a feature do not rise within 0 to {n_labels - 1}")
     # Prediction keeps a score for every label: a model of nothing must not reserve memory for them.
     few = n_labels <= LABELS_A_WEIGHT * (len(labels) + 1000)
     demand(few, "row_labels", f"{len(labels)} weights are not a model of {n_labels} labels")
-    demand(np.isfinite(values.sum(dtype=np.float64)), "row_weights", "a weight is not a finite number")
-    return with_dense_rows(sparse_weights(offsets, labels, values, n_labels))
+    first = 0
+    while first < n_features:
+        start = offsets[first]
+        last = max(int(np.searchsorted(offsets, start + CHECKED_WEIGHTS, side="right")) - 1, first + 1)
+        stop = offsets[last]
+        some = labels[start:stop].astype(np.int32)
+        rises = rows_rise(offsets[first : last + 1] - start, some, n_labels)
+        demand(rises, "row_labels", f"the labels of a feature do not rise within 0 to {n_labels - 1}")
+        demand(np.isfinite(bfloat.widen(values[start:stop])).all(), "row_weights", "a weight is not a finite number")
+        first = last
+
+
+def lay_out_arrays(offsets: np.ndarray, labels: np.ndarray, values: np.ndarray, n_labels: int) -> Weights:
+    """Arrays that were checked, as Weights."""
+    wide = labels.astype(np.int32, copy=False), bfloat.widen(values)  # 16 bits are a size on disk
+    return with_dense_rows(sparse_weights(offsets, *wide, n_labels))
 
 
 def check_target(folder: Path) -> None:
     """A model may take the place of nothing, an empty folder or a model: other files are never overwritten."""
     if not folder.name:
         raise ModelError(f"{folder}: is no name for a model: choose a folder of its own by --out")
-    if holds_other_files(folder, "model.json"):
-        raise ModelError(f"{folder}: exists and is not a model: it is left alone, choose another --out")
+    try:
+        refuse_strangers(folder, MODEL)
+    except OSError as error:
+        raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
 def read_about(folder: Path) -> dict[str, Any]:
     """model.json, refused when it is not ours or of a newer version."""
-    path = folder / "model.json"
+    path = folder / ABOUT
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_json(path)
     except FileNotFoundError:
         raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(about, dict) or about.get("format") != "xmlpreck model":
         raise ModelError(f"{path}: is not an xmlpreck model")
     if about.get("format_version") != FORMAT_VERSION:
@@ -209,10 +301,12 @@ def check_count(value: object) -> int:
     return value
 
 
-def read_names(path: Path, n_names: int) -> list[str] | None:
-    if not path.is_file():  # nor a link to a device, which has no end
-        return None
-    names = path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
+def read_names(path: Path, n_names: int) -> list[str]:
+    try:
+        with open_regular(path) as stream:
+            names = stream.read().decode("utf-8").split("\n")[:-1]
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(names) != n_names:
         raise ModelError(f"{path}: has {len(names)} names, but the model has {n_names}")
     return names

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from xmlpreck.formats import Dataset
+from xmlpreck.formats.dataset import check_offsets
 from xmlpreck.formats.files import refuse_bomb
 from xmlpreck.shards.remote import Place
 
@@ -104,9 +105,14 @@ class _Pages(io.RawIOBase):
 
 
 def _part(file: h5py.File, path: Place, name: str, low: int, high: int, kind: str) -> np.ndarray:
-    """Items low to high - 1 of one array, which must stand in this very file."""
-    link, data = file.get(name, getlink=True), file[name]
-    if not isinstance(link, h5py.HardLink) or not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
+    """Items low to high - 1 of one array, which must be in this very file, and so must the groups on the way to it."""
+    data = file
+    for step in name.split("/"):
+        # Asked of one step at a time: a question about the whole path would follow a group's link into another file.
+        if not isinstance(data, h5py.Group) or not isinstance(data.get(step, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is not an array of this file")
+        data = data[step]
+    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
         raise ValueError(f"{name} is not an array of this file")
     if data.ndim != 1 or data.dtype.kind not in kind:
         raise ValueError(f"{name} is of shape {data.shape} and {data.dtype}")
@@ -120,6 +126,8 @@ def read_hdf5(path: Place, low: int, high: int) -> tuple[np.ndarray, ...]:
     with _open(path) as source, h5py.File(path if source is path else _Pages(source), "r") as file:
         part = functools.partial(_part, file, path)
         offsets = [part(f"{group}/offsets", low, high + 1, "i").astype(np.int64) for group in ("rows", "labels")]
+        for ends in offsets:
+            check_offsets(ends, int(ends[-1]), int(ends[0]))
         in_rows, in_labels = ((int(ends[0]), int(ends[-1])) for ends in offsets)
         features, labels = part("rows/features", *in_rows, "iu"), part("labels/ids", *in_labels, "iu")
         values = part("rows/values", *in_rows, "f").astype(np.float32)

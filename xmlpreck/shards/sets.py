@@ -15,8 +15,8 @@ import numpy as np
 from xmlpreck import formats
 from xmlpreck.config import InputError
 from xmlpreck.formats import Dataset, FormatError, build_csr
-from xmlpreck.formats.dataset import MAX_ID
-from xmlpreck.formats.files import parse_names, read_names
+from xmlpreck.formats.dataset import MAX_ID, check_offsets
+from xmlpreck.formats.files import open_regular, parse_names, read_json, read_names
 from xmlpreck.shards.files import read_hdf5, read_parquet
 from xmlpreck.shards.remote import STORE_ERRORS, FileFacts, Place, RemotePath, is_remote, locate, reason
 from xmlpreck.shards.sources import RowSource, concatenate
@@ -67,7 +67,7 @@ class ShardSet:
         self.folder = locate(folder)
         self.path = self.folder.uri if isinstance(self.folder, RemotePath) else str(self.folder.absolute())
         verify = isinstance(self.folder, Path) if verify is None else verify
-        about = _read_manifest(self.folder / MANIFEST)
+        about = read_manifest(self.folder / MANIFEST)
         try:
             self.kind = str(about["kind"])
             self.n_rows, self.n_features, self.n_labels = (
@@ -134,9 +134,8 @@ class ShardSet:
                 raise ValueError(f"a {noun} id is out of range: there are {n}")
         if not np.isfinite(values).all():
             raise ValueError("a value is not a finite number")
-        # scipy's compiled code would follow offsets that fall into foreign memory.
-        if any((np.diff(offsets) < 0).any() for offsets in (row_offsets, label_offsets)):
-            raise ValueError("the offsets do not ascend")
+        row_offsets = check_offsets(row_offsets, len(features))
+        label_offsets = check_offsets(label_offsets, len(labels))
         rows = build_csr(values, features, row_offsets, (n_rows, self.n_features))
         relevant = build_csr(np.ones(len(labels), np.float32), labels, label_offsets, (n_rows, self.n_labels))
         for matrix in (rows, relevant):
@@ -170,9 +169,10 @@ def has_split(path: str | Path, split: str) -> bool:
     return find_shards(path, split) is not None or (not is_remote(path) and formats.has_split(path, split))
 
 
-def _read_manifest(path: Place) -> dict[str, Any]:
+def read_manifest(path: Place) -> dict[str, Any]:
+    """What a manifest says, unchecked but for its format."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_json(path) if isinstance(path, Path) else json.loads(path.read_text(encoding="utf-8"))
     except (*STORE_ERRORS, ValueError, RecursionError) as error:
         raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -197,7 +197,7 @@ def _count(value: object) -> int:
 
 
 def file_sha256(path: Place) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) if isinstance(path, Path) else path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -1,8 +1,9 @@
 """Writing a shard set: in one step, with one shard in memory, shuffled if asked for."""
 
 import json
-import tempfile
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,38 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from xmlpreck.config import InputError
 from xmlpreck.formats import Dataset
-from xmlpreck.formats.files import atomic_folder, holds_other_files, write_names
+from xmlpreck.formats.atomic import Kind, atomic_folder, refuse_strangers, scratch_folder
+from xmlpreck.formats.files import write_names
 from xmlpreck.shards.files import as_table, read_parquet, write_hdf5, write_parquet
-from xmlpreck.shards.sets import FORMAT, KINDS, MANIFEST, MANIFEST_VERSION, Shard, ShardError, ShardSet, file_sha256
+from xmlpreck.shards.sets import (
+    FORMAT,
+    KINDS,
+    MANIFEST,
+    MANIFEST_VERSION,
+    Shard,
+    ShardError,
+    ShardSet,
+    file_sha256,
+    read_manifest,
+)
 from xmlpreck.shards.sources import concatenate, read_blocks
+
+_OWN_NAME = re.compile(r"shard-\d{5,}\.(parquet|h5)|(labels|features)\.txt")
+
+
+def _own_names(folder: Path) -> list[str]:
+    """The files that a manifest lists, and at last the manifest, without which nobody would know the others."""
+    names: list[str] = []
+    # Where it is damaged or somebody else's, nobody knows that the other files are ours.
+    with suppress(InputError, KeyError, TypeError, AttributeError):
+        about = read_manifest(folder / MANIFEST)
+        names = [str(entry["file"]) for entry in [*about["shards"], *about["names"].values()]]
+    return [*filter(_OWN_NAME.fullmatch, names), MANIFEST]
+
+
+SHARD_SET = Kind("a shard set", MANIFEST, _own_names, ShardError)
 
 
 def write_shards(
@@ -34,17 +62,16 @@ def write_shards(
         raise ShardError(f"{kind!r} is no kind of shard: choose {' or '.join(KINDS)}")
     if rows_per_shard < 1:
         raise ShardError(f"rows per shard must be 1 or more, but is {rows_per_shard}")
-    if holds_other_files(folder, MANIFEST):
-        raise ShardError(f"{folder}: exists and is not a shard set: it is left alone, choose another folder")
     try:
-        with atomic_folder(folder) as ready:
+        refuse_strangers(folder, SHARD_SET)
+        with atomic_folder(folder, SHARD_SET) as ready:
             if shuffle_seed is None:
                 _write_set(ready, chunks, kind, rows_per_shard, provenance)
             else:
-                with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-                    _write_set(Path(scratch), chunks, kind, rows_per_shard, provenance)
+                with scratch_folder(folder) as scratch:
+                    _write_set(scratch, chunks, kind, rows_per_shard, provenance)
                     plain = ShardSet(scratch, verify=False)
-                    mixed = _shuffled(plain, rows_per_shard, shuffle_seed, Path(scratch))
+                    mixed = _shuffled(plain, rows_per_shard, shuffle_seed, scratch)
                     about = provenance | {"shuffled_with_seed": shuffle_seed}
                     _write_set(ready, mixed, kind, rows_per_shard, about)
     except OSError as error:

@@ -3,25 +3,25 @@
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from xmlpreck.config import InputError
-from xmlpreck.formats.files import atomic_folder
+from xmlpreck.config import ConfigError, InputError, from_dict
+from xmlpreck.formats.atomic import atomic_folder, remove_leftovers, take_lock
+from xmlpreck.formats.files import load_array, read_json
+from xmlpreck.model.info import check_history, check_tuning
 from xmlpreck.shards.sets import file_sha256
 
-try:
-    import fcntl
-except ImportError:  # no such locks on Windows
-    fcntl = None  # type: ignore[assignment]
-
 KEPT = 2
-ABOUT, HASHES = "checkpoint.json", "sha256.json"
+TRIES = 100  # at a folder that other runs delete as they end
+LOCK, ABOUT, HASHES = "lock", "checkpoint.json", "sha256.json"
+# What training changes, of one machine or (part-00000.*) of a shard of the labels on a cluster.
+_ARRAYS = "dense_rows values dense_sums sums clock norms champion_labels champion_values list_due hardest"
+_OWN_NAME = re.compile(rf"{re.escape(ABOUT)}|{re.escape(HASHES)}|(part-\d{{5,}}\.)?({'|'.join(_ARRAYS.split())})\.npy")
 
 
 class CheckpointError(InputError):
@@ -47,38 +47,51 @@ class Checkpoints:
         """Keep other runs out. The lock ends with the process, however that ends."""
         made = [parent for parent in self.folder.parents if not parent.exists()]
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            stream = open(self.folder / "lock", "a+")  # noqa: SIM115 (the lock lives as long as it)
+            stream = self._lock()
         except OSError as error:
             raise CheckpointError(f"{self.folder}: cannot be written: {error.strerror or error}") from None
         with stream:
-            if fcntl is not None:
-                self._lock(stream)
-            for half in self.folder.glob(".checkpoint-*"):  # of a run that was killed as it wrote
-                shutil.rmtree(half, ignore_errors=True)
+            remove_leftovers(self.folder)  # of a run that was killed as it wrote
             try:
                 yield
             finally:
-                if not self.numbers():
-                    shutil.rmtree(self.folder, ignore_errors=True)
-                    with suppress(OSError):  # what holds something by now
-                        for parent in made:
-                            parent.rmdir()
+                with suppress(OSError):  # what holds something of others by now, stays
+                    if not self.numbers():
+                        (self.folder / LOCK).unlink()
+                        remove_leftovers(self.folder)
+                        for folder in (self.folder, *made):
+                            folder.rmdir()
 
-    def _lock(self, stream: TextIO) -> None:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            owner = stream.read().strip() or "another"
-            message = f"{self.folder}: process {owner} is training here: wait for it, or choose another --out"
-            raise CheckpointError(message) from None
-        stream.truncate(0)
-        stream.write(str(os.getpid()))
-        stream.flush()
+    def _lock(self) -> IO[bytes]:
+        """The lock of the folder, with the number of this process in it for others to read."""
+        for _ in range(TRIES):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                stream = take_lock(self.folder / LOCK)
+            except FileNotFoundError:  # another run ended just now, and its folder is gone
+                continue
+            except BlockingIOError:
+                message = f"process {self._owner()} is training here: wait for it, or choose another --out"
+                raise CheckpointError(f"{self.folder}: {message}") from None
+            with suppress(OSError):  # a full disk: it is locked all the same
+                stream.truncate(0)
+                stream.write(str(os.getpid()).encode())
+            return stream
+        raise OSError("the folder is deleted again and again")
+
+    def _owner(self) -> str:
+        with suppress(OSError, ValueError):
+            owner = read_json(self.folder / LOCK, max_bytes=20)
+            if type(owner) is int:
+                return str(owner)
+        return "another"
 
     def numbers(self) -> list[int]:
         """Of the checkpoints that there are, the last one first."""
+        return [number for number in self._taken() if _own_files(self._path(number))]
+
+    def _taken(self) -> list[int]:
+        """Numbers that are in use, be it by others who put something there."""
         names = [path.name for path in self.folder.glob("checkpoint-*")]
         return sorted((int(name[11:]) for name in names if re.fullmatch(r"checkpoint-\d{6}", name)), reverse=True)
 
@@ -87,7 +100,7 @@ class Checkpoints:
 
         `write` puts the arrays into a folder and returns the sha256 of each file.
         """
-        number = (self.numbers() or [0])[0] + 1
+        number = max(self._taken(), default=0) + 1
         try:
             with atomic_folder(self._path(number)) as folder:
                 hashes = write(folder)
@@ -97,33 +110,89 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"{self._path(number)}: cannot be written: {error.strerror or error}") from None
         for old in self.numbers()[KEPT:]:
-            shutil.rmtree(self._path(old), ignore_errors=True)
+            self._remove(old)
         return self._path(number)
 
     def last(self) -> Saved | None:
         """The last checkpoint that is whole."""
-        for number in self.numbers():
-            folder = self._path(number)
-            try:
-                if json.loads((folder / HASHES).read_text(encoding="utf-8")) == hashes_of(folder):
-                    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-                    return Saved(about, read_arrays(folder), folder)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
-                continue  # damaged: the one before it may do
-        if self.numbers():
-            names = ", ".join(self._path(number).name for number in self.numbers())
+        numbers = self.numbers()
+        for number in numbers:
+            with suppress(OSError, ValueError, InputError):  # damaged: the one before it may do
+                return _read(self._path(number))
+        if numbers:
+            names = ", ".join(self._path(number).name for number in numbers)
             raise CheckpointError(
-                f"{self.folder}: {names}: damaged: bring one back, or delete the folder to start anew"
+                f"{self.folder}: {names}: damaged: bring one back, or delete the folder to start from the first row"
             )
         return None
 
     def clear(self) -> None:
         """The run is done."""
         for number in self.numbers():
-            shutil.rmtree(self._path(number), ignore_errors=True)
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        """Delete a checkpoint, but nothing that others put there."""
+        folder = self._path(number)
+        with suppress(OSError):
+            for path in _own_files(folder):
+                path.unlink()
+            folder.rmdir()
 
     def _path(self, number: int) -> Path:
         return self.folder / f"checkpoint-{number:06d}"
+
+
+def _own_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint, by their names."""
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if _OWN_NAME.fullmatch(path.name) and not path.is_dir()]
+    return []
+
+
+def _read(folder: Path) -> Saved:
+    """A checkpoint, held to its hashes and to what a run reads of it; what is wrong is a ValueError or an OSError."""
+    hashes = read_json(folder / HASHES)
+    if not isinstance(hashes, dict) or ABOUT not in hashes or HASHES in hashes:
+        raise ValueError(f"{HASHES} does not list the files")
+    for name, digest in hashes.items():
+        if not _OWN_NAME.fullmatch(name) or file_sha256(folder / name) != digest:
+            raise ValueError(f"{name!r:.40} has changed")
+    about = read_json(folder / ABOUT)
+    check_about(about)
+    names = [name for name in hashes if name != ABOUT]
+    return Saved(about, {name.removesuffix(".npy"): load_array(folder / name) for name in names}, folder)
+
+
+def check_about(about: Any) -> None:
+    """Check the types of what a run goes on from; a ValueError names the first field that is wrong.
+
+    Whether it is of the same run, the run knows: identity and cursor are compared with its rows and settings.
+    """
+
+    def demand(holds: bool, name: str, what: str) -> None:
+        if not holds:
+            raise ValueError(f"{ABOUT}: {name} must be {what}")
+
+    demand(isinstance(about, dict), "it", "an object")
+    for name in ("identity", "trainer"):
+        demand(isinstance(about.get(name), dict), name, "an object")
+    for name in ("cut", "edges"):
+        counts = about["identity"].get(name)
+        is_list = isinstance(counts, list) and len(counts) > 1 and all(_is_count(count) for count in counts)
+        demand(counts is None or is_list, f"identity.{name}", "a list of whole numbers")
+    check_history(about.get("history"))
+    demand(about.get("history") is not None, "history", "a list")
+    check_tuning(about.get("tuning"))
+    if about.get("tuning") is not None:
+        try:
+            from_dict({"train": about["tuning"]["chosen"]}, ABOUT)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 def write_arrays(folder: Path, arrays: dict[str, np.ndarray], prefix: str = "") -> dict[str, str]:
@@ -138,11 +207,4 @@ def write_arrays(folder: Path, arrays: dict[str, np.ndarray], prefix: str = "") 
 
 def read_arrays(folder: Path, prefix: str = "") -> dict[str, np.ndarray]:
     """What write_arrays wrote, memory-mapped."""
-    return {
-        path.stem.removeprefix(prefix): np.load(path, mmap_mode="r", allow_pickle=False)
-        for path in folder.glob(f"{prefix}*.npy")
-    }
-
-
-def hashes_of(folder: Path) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in folder.iterdir() if path.name != HASHES}
+    return {path.stem.removeprefix(prefix): load_array(path) for path in folder.glob(f"{prefix}*.npy")}

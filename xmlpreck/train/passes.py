@@ -1,12 +1,12 @@
 """A pass over rows: the rows as the kernels take them, their order, how far it has come, and what it found."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from xmlpreck.config import RowsConfig
+from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Batch, Rows
 from xmlpreck.model import kernel_rows, prepare_rows
@@ -54,9 +54,27 @@ class Cursor:
     rows_seen: int = 0
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> "Cursor":
-        """From what a checkpoint says of the trainer."""
-        return cls(**{name: value for name, value in facts.items() if name != "n_passes"})
+    def of(cls, facts: dict[str, Any], rows: "PreparedRows", seed: int) -> "Cursor":
+        """From what a checkpoint says of the trainer; refused where no run over these rows can have come."""
+        kinds = {item.name: type(item.default) for item in fields(cls)} | {"n_passes": int}
+        wrong = [name for name in kinds.keys() | facts.keys() if not _is_amount(facts.get(name), kinds.get(name))]
+        if not wrong:
+            cursor = cls(**{name: value for name, value in facts.items() if name != "n_passes"})
+            if cursor._fits(facts["n_passes"], rows, seed):
+                return cursor
+        what = f"{sorted(wrong)[0]!r} is wrong" if wrong else "no run over these rows comes to this place"
+        raise InputError(f"the checkpoint cannot be gone on from: {what}: delete it to start from the first row")
+
+    def _fits(self, n_passes: int, rows: "PreparedRows", seed: int) -> bool:
+        """Whether a run over these rows can be here: at the end of pass `n_passes`, or within the next."""
+        if not 0 <= self.number - n_passes <= 1 or self.n_blocks > rows.n_blocks:
+            return False
+        order = np.random.default_rng([seed, self.number]).permutation(rows.n_blocks)
+        lengths = [rows.block_length(block) for block in order]
+        in_block = lengths[self.n_blocks] if self.n_blocks < rows.n_blocks else 0
+        is_whole = self.n_blocks == rows.n_blocks or not self.number
+        n_seen = sum(lengths[: self.n_blocks]) + self.n_rows
+        return self.n_rows <= in_block and self.rows_seen == n_seen and (is_whole or self.number > n_passes)
 
     def add(self, batch: Batch, n_labels_of: np.ndarray) -> None:
         """Rows that were trained on, the next of their block."""
@@ -71,6 +89,13 @@ class Cursor:
         n_labelled = max(self.labelled, 1)
         surrogate, mistakes = self.surrogate / n_labelled, self.mistakes / n_labelled
         return PassFacts(self.number, surrogate, mistakes, self.updated, n_rows, self.seconds)
+
+
+def _is_amount(value: object, kind: type | None) -> bool:
+    """A whole or a finite number from 0, as `kind` says."""
+    if kind is int:
+        return type(value) is int and 0 <= value < 2**62
+    return kind is float and type(value) in (int, float) and 0 <= value < 2.0**62  # type: ignore[operator]
 
 
 class PreparedRows:

@@ -84,8 +84,9 @@ def fit(
     keeper = Keeper(trainer, identity_of(config, survey.to_dict()) | {"cut": cut}, safety, tuning)
     if saved is not None:
         keeper.check(saved.about)
+        cursor = Cursor.of(saved.about["trainer"], rows, config.train.seed)
         trainer.n_passes = saved.about["trainer"]["n_passes"]
-        trainer.restore(Cursor.of(saved.about["trainer"]), saved.arrays, rows)
+        trainer.restore(cursor, saved.arrays, rows)
         del saved  # its files are mapped, and stay on the disk as long
     else:
         trainer.start_at_centroids(rows, survey.label_counts)
@@ -222,8 +223,8 @@ class Keeper:
         if changed:
             raise CheckpointError(f"the checkpoint is of another run: {'; '.join(changed)}: resume with what it had")
         self.history = about["history"]
-        facts = about["trainer"]
-        self.safety.tell(f"resumed in pass {facts['number']}, after {facts['n_passes']} whole passes")
+        number, n_passes = (about["trainer"].get(name) for name in ("number", "n_passes"))
+        self.safety.tell(f"resumed in pass {number!r:.20}, after {n_passes!r:.20} whole passes")
 
     def pause(self) -> None:
         """Between two calls of the kernels."""
@@ -257,7 +258,7 @@ def differences(then: Any, now: Any, name: str = "") -> list[str]:
     if isinstance(then, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*then, *now])
         return [text for key in keys for text in differences(then.get(key), now.get(key), f"{name}.{key}".lstrip("."))]
-    return [] if then == now else [f"{name.removeprefix('settings.')} was {then!r}, is {now!r}"]
+    return [] if then == now else [f"{name.removeprefix('settings.')} was {then!r:.99}, is {now!r:.99}"]
 
 
 def score(

@@ -52,6 +52,9 @@ COMMON_SHARE = 2
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
 
+# Weights of a checkpoint that are looked at together.
+LOOKED_AT = 1 << 22
+
 # Rows that tell how long a pass will take.
 TIMED_ROWS = 1024
 
@@ -290,6 +293,8 @@ class Trainer:
         mine, saved = self.state().get(name), arrays.get(name)
         if mine is None or saved is None or (saved.shape, saved.dtype) != (mine.shape, mine.dtype):
             raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
+        if not _are_legal(name, saved.reshape(-1), self.n_labels):
+            raise TrainingError(f"the checkpoint's {name} has a value that no run has: delete it to start over")
         mine[...] = saved
 
     def _cut_dense_rows(self) -> None:
@@ -339,6 +344,18 @@ class Trainer:
                 f"weights are no longer finite in pass {self.cursor.number}: eta {self.config.eta:g} is too large for "
                 "these rows; try a tenth of it, or rows.unit_norm = true"
             )
+
+
+def _are_legal(name: str, saved: np.ndarray, n_labels: int) -> bool:
+    """Whether an array of a checkpoint has only values that the kernels can take: labels are places in memory."""
+    if name in ("champion_labels", "hardest"):
+        least = -1 if name == "hardest" else 0
+        return not len(saved) or bool(saved.min() >= least and saved.max() < n_labels)
+    if name == "list_due":
+        return bool((saved >= 0).all())
+    parts = range(0, len(saved), LOOKED_AT)
+    is_finite = all(np.isfinite(saved[start : start + LOOKED_AT]).all() for start in parts)
+    return is_finite and (name != "clock" or bool((saved >= 0).all() and saved[linear.SCALE] > 0))
 
 
 def tail_weights(label_counts: np.ndarray, n_rows: int) -> np.ndarray:
