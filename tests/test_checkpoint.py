@@ -1,8 +1,13 @@
 """A run that stops anywhere goes on to the same bits; damaged and foreign checkpoints; what a plan allows and cuts."""
 
+import fcntl
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -10,7 +15,7 @@ from test_train import as_dataset, draw_rows
 
 import xmlpreck
 from xmlpreck.cli import main
-from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.config import ALGORITHMS, ConfigError, InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.support import Cut, find_strongest
 from xmlpreck.train import (
     CheckpointError,
@@ -314,14 +319,200 @@ def test_lock_leaves_nothing_behind(tmp_path):
     assert checkpoints.numbers() == [1]
 
 
+DIE = """
+import os, signal, sys
+from pathlib import Path
+from xmlpreck.train import Checkpoints
+Checkpoints(Path(sys.argv[1])).save({}, lambda folder: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
 def test_half_a_checkpoint_of_a_killed_run_is_removed(tmp_path):
     checkpoints = Checkpoints(tmp_path / "m")
     interrupt(dataset(), settings(), checkpoints)
-    half = checkpoints.folder / ".checkpoint-000002.k1ll3d" / "ready"
-    half.mkdir(parents=True)
+    done = subprocess.run([sys.executable, "-c", DIE, str(tmp_path / "m")], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert len(os.listdir(checkpoints.folder)) == 2
     with checkpoints.locked():
-        assert checkpoints.numbers() == [1]
-        assert not half.exists()
+        assert sorted(os.listdir(checkpoints.folder)) == ["checkpoint-000001", "lock"]
+
+
+def test_files_of_others_beside_checkpoints_stay(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "m")
+    kept = [checkpoints.folder / "thesis.tex", checkpoints.folder / "checkpoint-000001" / "thesis.tex"]
+    with checkpoints.locked():
+        interrupt(dataset(), settings(), checkpoints)
+        for path in kept:
+            path.write_text("years")
+        assert checkpoints.last() is not None  # it is whole all the same
+        for _ in range(3):
+            interrupt(dataset(), settings(), checkpoints)
+        assert checkpoints.numbers() == [4, 3]
+        checkpoints.clear()
+    assert checkpoints.numbers() == []
+    assert [path.read_text() for path in kept] == ["years", "years"]
+    assert sorted(os.listdir(checkpoints.folder)) == ["checkpoint-000001", "thesis.tex"]
+    interrupt(dataset(), settings(), checkpoints)
+    assert checkpoints.numbers() == [2]
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from xmlpreck.train import Checkpoints
+with Checkpoints(Path(sys.argv[1])).locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_that_start_as_a_third_ends(tmp_path, monkeypatch):
+    """The third ends, and deletes its lock, after the first has opened that and before it locks it; then the second
+    starts: both would have a lock, of two files of one name."""
+    checkpoints = Checkpoints(tmp_path / "m")
+    flock = fcntl.flock
+    started = []
+
+    def late(stream, how):
+        if not started:
+            shutil.rmtree(checkpoints.folder)
+            command = [sys.executable, "-c", HOLD, str(tmp_path / "m")]
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            assert started[0].stdout.readline() == b"locked\n"
+        flock(stream, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(CheckpointError, match=r"process \d+ is training here"), checkpoints.locked():
+        pass
+    with started[0] as other:
+        other.communicate()
+        assert other.returncode == 0
+    with checkpoints.locked():
+        pass
+    assert not checkpoints.folder.exists()
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from xmlpreck.train import Checkpoints
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+with Checkpoints(Path(sys.argv[1])).locked():
+    print("locked", flush=True)
+"""
+
+
+def test_a_disk_without_room_for_the_lock(tmp_path):
+    """Not even for the number of the process: it is locked all the same."""
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "m")], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"locked\n", b"")
+    assert os.listdir(tmp_path) == []
+
+
+# --- checkpoints of strangers: whole by their hashes, and wrong ---------------------------------------------------
+
+
+def reseal(folder):
+    names = [path.name for path in folder.iterdir() if path.name != "sha256.json"]
+    hashes = {name: sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    (folder / "sha256.json").write_text(json.dumps(hashes))
+
+
+def change(folder, *keys, value):
+    path = folder / "checkpoint.json"
+    about = node = json.loads(path.read_text())
+    for key in keys[:-1]:
+        node = node[key]
+    node[keys[-1]] = value
+    path.write_text(json.dumps(about))
+    reseal(folder)
+
+
+def change_array(folder, name, edit):
+    np.save(folder / f"{name}.npy", edit(np.load(folder / f"{name}.npy")))
+    reseal(folder)
+
+
+def put(place, value):
+    def edit(array):
+        array.reshape(-1)[place] = value
+        return array
+
+    return edit
+
+
+WRONG_FIELDS = [
+    *((("trainer", "n_rows"), value) for value in (17, -1, 10**9, 10**400, 1.5, "16", None, True)),
+    *((("trainer", "n_blocks"), value) for value in (1, 5, -1, 2**63)),
+    *((("trainer", "number"), value) for value in (0, 3, -1, 2**40)),
+    *((("trainer", "n_passes"), value) for value in (1, 7, -1, None)),
+    *((("trainer", "seconds"), value) for value in (float("nan"), float("inf"), -1.0)),
+    *((("trainer", name), 5) for name in ("rows_seen", "twist")),
+    *((("trainer",), value) for value in ({}, [], None, 5)),
+    *((("history",), value) for value in (None, {}, [5], [{}])),
+    *((("tuning",), value) for value in (5, {}, [])),
+    *((("identity",), value) for value in (None, [], {}, 5)),
+    *((("identity", "cut"), value) for value in (5, [5], ["a", 1, 1], [-1, 1, 1], [10, 1, 1])),
+    (("identity", "settings", "train", "eta"), "x" * 10**5),
+]
+
+
+@pytest.mark.parametrize(("keys", "value"), WRONG_FIELDS)
+def test_a_wrong_field_of_a_checkpoint_is_refused(tmp_path, keys, value):
+    data, config, checkpoints = dataset(), settings(), Checkpoints(tmp_path / "m")
+    interrupt(data, config, checkpoints)
+    change(checkpoints.folder / "checkpoint-000001", *keys, value=value)
+    with pytest.raises(InputError) as error:
+        fit(data, config, safety=Safety(checkpoints, resume=True))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+WRONG_ARRAYS = {
+    "clock of NaN": ("clock", put(0, np.nan)),
+    "clock without a scale": ("clock", put(1, 0.0)),
+    "clock of another size": ("clock", lambda array: array[:3]),
+    "clock of texts": ("clock", lambda array: array.astype(str)),
+    "weights of NaN": ("values", put(0, np.nan)),
+    "weights of float64": ("values", lambda array: array.astype(np.float64)),
+    "weights in a table": ("values", lambda array: array[None]),
+    "no weights": ("values", lambda array: array[:0]),
+    "norms without end": ("norms", put(0, np.inf)),
+    "champions of other labels": ("champion_labels", put(0, 2**30)),
+    "champions below 0": ("champion_labels", put(0, -5)),
+    "a list that was due": ("list_due", put(0, -1)),
+    "hardest of other labels": ("hardest", put(0, 2**30)),
+    "hardest below -1": ("hardest", put(0, -(2**31))),
+    "hardest of other rows": ("hardest", lambda array: array[:5]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_ARRAYS)
+def test_a_wrong_array_of_a_checkpoint_is_refused(tmp_path, monkeypatch, what):
+    """Some are places in memory: the kernels would follow them anywhere."""
+    data, checkpoints = dataset(), Checkpoints(tmp_path / "m")
+    config = settings(widen=True, shortlist=3)
+    monkeypatch.setattr("xmlpreck.kernels.linear.DENSE_SHARE", 0)
+    monkeypatch.setattr("xmlpreck.train.trainer.EXACT_ROWS", 10)
+    interrupt(data, config, checkpoints, 7)
+    change_array(checkpoints.last().folder, *WRONG_ARRAYS[what])
+    with pytest.raises(InputError, match="the checkpoint's"):
+        fit(data, config, safety=Safety(checkpoints, resume=True))
+
+
+@pytest.mark.parametrize("name", ["clock.npy", "checkpoint.json", "sha256.json"])
+def test_a_checkpoint_without_an_end_is_passed_over(tmp_path, name):
+    data, config, checkpoints = dataset(), settings(), Checkpoints(tmp_path / "m")
+    interrupt(data, config, checkpoints)
+    interrupt(data, config, checkpoints)
+    path = checkpoints.folder / "checkpoint-000002" / name
+    path.unlink()
+    os.mkfifo(path)
+    assert checkpoints.last().folder.name == "checkpoint-000001"
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert checkpoints.last().folder.name == "checkpoint-000001"
 
 
 def test_working_directory_as_output(tmp_path, monkeypatch):

@@ -25,12 +25,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import reseal
 from scipy.sparse import csc_array, csr_array, save_npz
 
 from xmlpreck import formats
-from xmlpreck.config import InputError
+from xmlpreck.calibration import Calibration
+from xmlpreck.cluster.parts import Part, load_part
+from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.fetch.archives import unpack
 from xmlpreck.formats import Dataset
+from xmlpreck.kernels.arrays import sparse_weights
+from xmlpreck.model import LinearScorer
 from xmlpreck.shards import ShardSet, write_shards
 from xmlpreck.text import TextVectorizer, fit_text
 
@@ -57,6 +62,8 @@ READERS = {
     "propensities": lambda folder: formats.read_inverse_propensities(folder / "inv_prop.txt", 9),
     "shards": read_shards,
     "text": TextVectorizer.load,
+    "model": LinearScorer.load,
+    "part": lambda folder: load_part(folder, Part(0, 2, 4)),
     "archive": lambda folder: unpack(folder / "archive", folder / "unpacked"),
 }
 ATTACKS = {}
@@ -228,6 +235,46 @@ def offsets_into_foreign_memory(folder, offsets):
     write_npz(folder, indptr=npy("<i4", (3,), body=np.array(offsets, np.int32).tobytes()))
 
 
+# Each passes a check of differences, which wrap round; the second one where offsets are converted first.
+WRAPPING = (
+    np.array([0, 5 * 2**32 + 3 * 10**6, 2**63 - 1, -(2**63), -1, 6]),
+    np.array([0, 2**63 + 5, 1, 2, 3, 6], np.uint64),
+)
+
+
+def as_npy(array):
+    return npy(array.dtype.str, array.shape, body=array.tobytes())
+
+
+def five_rows(offsets):
+    """Arrays of a matrix of 5 rows, 7 columns and 6 entries."""
+    ids, values = np.arange(6), np.ones(6, np.float32)
+    return {
+        "indptr": as_npy(offsets),
+        "indices": as_npy(ids),
+        "data": as_npy(values),
+        "shape": as_npy(np.array([5, 7])),
+    }
+
+
+@attack("data", "do not rise", *WRAPPING)
+def offsets_that_wrap(folder, offsets):
+    write_npz(folder, **five_rows(offsets))
+    save_npz(folder / "Y_train.npz", csr_array(np.eye(5, dtype=np.float32)))
+
+
+@attack("data", "do not rise|cannot be read", *WRAPPING)
+def offsets_of_columns_that_wrap(folder, offsets):
+    write_npz(folder, csc_array(np.eye(2)), **five_rows(offsets) | {"shape": as_npy(np.array([7, 5]))})
+    save_npz(folder / "Y_train.npz", csr_array(np.eye(7, dtype=np.float32)))
+
+
+@attack("predictions", "do not rise|cannot be read", *WRAPPING)
+def offsets_of_predictions_that_wrap(folder, offsets):
+    save_npz(folder / "p.npz", csr_array(np.eye(2, dtype=np.float32)))
+    change_npz(folder / "p.npz", **five_rows(offsets))
+
+
 @attack("predictions", "cannot be read", (10**6, 10**6), (-1, 5), (2**31, 0), (2**62, 2**62), (4,))
 def dense_scores_that_are_not_there(folder, shape):
     (folder / "p.npy").write_bytes(npy("<f4", shape))
@@ -372,6 +419,11 @@ HDF5 = {
     "a link within the file": {"rows/features": h5py.SoftLink("/labels/ids")},
     "bytes of another file": {"rows/features": "/etc/passwd"},
     "a group": {"rows/features": None},
+    "a group of another file": {"rows": h5py.ExternalLink("/etc/passwd", "/rows")},
+    "a group of another shard": {"rows": h5py.ExternalLink("shard-00001.h5", "/rows")},
+    "a group by a link": {"rows": h5py.SoftLink("/labels")},
+    "an array for a group": {"rows": [0, 1]},
+    "offsets that wrap": {"labels/offsets": WRAPPING[0][1:3]},
 }
 
 
@@ -444,6 +496,90 @@ def text_model_without_an_end(folder, name):
 @attack("text", "cannot be read")
 def text_model_nested_deeply(folder):
     (folder / "text.json").write_bytes(b'{"a":' * 10**6)
+
+
+# --- models
+
+
+def write_model(folder, *steps):
+    """Five features, two labels, text and calibration; `steps` change files, whose hashes are true again then."""
+    offsets, labels = np.arange(6) * 2, np.tile(np.arange(2, dtype=np.int32), 5)
+    weights = sparse_weights(offsets, labels, np.ones(10, np.float32), 2)
+    text = fit_text([["alpha beta gamma", "beta gamma delta epsilon"]], min_df=1, max_df=1.0)
+    calibration = Calibration(np.float32(0), np.array([[0.0], [0.5]]), np.zeros(2, np.float32))
+    folder.rmdir()
+    LinearScorer(weights, RowsConfig(bias=0), ["a", "b"], None, {}, text, calibration).save(folder)
+    for step in steps:
+        step(folder)
+        reseal(folder)
+
+
+@attack("model", "do not rise", *WRAPPING)
+def offsets_of_a_model_that_wrap(folder, offsets):
+    offsets = offsets.astype(np.int64)
+    offsets[-1] = 10
+    write_model(folder, lambda place: np.save(place / "row_offsets.npy", offsets))
+
+
+@attack("part", "do not rise")
+def offsets_of_a_part_that_wrap(folder):
+    offsets = WRAPPING[0].copy()
+    offsets[-1] = 10
+    write_model(folder, lambda place: np.save(place / "row_offsets.npy", offsets))
+
+
+MODEL_FILES = (
+    *("model.json", "row_offsets.npy", "row_labels.npy", "row_weights.npy", "labels.txt", "text.json", "idf.npy"),
+    *("vocabulary.txt", "calibration_slope.npy", "calibration_knots.npy", "calibration_shifts.npy"),
+)
+
+
+@attack("model", "not a file", *MODEL_FILES)
+def model_without_an_end(folder, name):
+    write_model(folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+
+
+@attack("model", "not a file", *MODEL_FILES)
+def model_of_a_pipe(folder, name):
+    write_model(folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+
+
+@attack("model", "not a file|cannot be read", *MODEL_FILES)
+def model_of_a_folder(folder, name):
+    write_model(folder)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+
+
+@attack("model", "cannot be read|whole lines|names, but", *MODEL_FILES)
+def model_of_nothing(folder, name):
+    write_model(folder)
+    (folder / name).write_bytes(b"")
+    if name != "model.json":
+        reseal(folder)
+
+
+@attack("model", "cannot be read", b"[" * 10**6, b'{"a":' * 10**6, b" " * (40 << 20), b"9" * 5000)
+def model_json_that_is_none(folder, text):
+    write_model(folder)
+    (folder / "model.json").write_bytes(text)
+
+
+@attack("model", "cannot be read|holds", "row_offsets", "row_labels", "row_weights", "calibration_shifts")
+def array_of_a_model_that_is_not_there(folder, name):
+    write_model(folder, lambda place: (place / f"{name}.npy").write_bytes(npy("<f4")))
+
+
+@attack("model", "not a file of a model", "../x", "/etc/passwd", "thesis.tex", "")
+def hash_of_another_file(folder, name):
+    write_model(folder)
+    about = json.loads((folder / "model.json").read_text())
+    about["sha256"][name] = "0" * 64
+    (folder / "model.json").write_text(json.dumps(about))
 
 
 # --- archives

@@ -1,6 +1,9 @@
 """The model directory: what goes in comes out, and what was damaged is refused by name."""
 
 import json
+import shutil
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,11 @@ from conftest import reseal
 from scipy.sparse import csr_array, random_array
 from test_kernels import draw_scorer
 
-from xmlpreck.config import RowsConfig
-from xmlpreck.model import LinearScorer, ModelError, all_sparse, prepare_rows
+from xmlpreck.calibration import Calibration
+from xmlpreck.config import InputError, RowsConfig
+from xmlpreck.kernels.arrays import sparse_weights
+from xmlpreck.model import LinearScorer, ModelError, all_sparse, check_target, prepare_rows, seal
+from xmlpreck.model.directory import open_files
 
 
 @pytest.fixture
@@ -64,6 +70,59 @@ def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
     with pytest.raises(ModelError, match="exists and is not a model"):
         scorer.save(precious)
     assert [file.name for file in precious.iterdir()] == ["thesis.tex"]
+
+
+def test_other_files_in_a_model_are_never_deleted(saved):
+    """The first of them is named, by check_target before the work and by save after it."""
+    scorer, folder = saved
+    (folder / "src").mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    for refuse in (check_target, scorer.prune(0.6).save):
+        with pytest.raises(ModelError, match="model: holds 'src', which is not of a model: nothing is replaced"):
+            refuse(folder)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+    assert LinearScorer.load(folder).n_weights == scorer.n_weights
+    (folder / "src").rmdir()
+    with pytest.raises(ModelError, match=r"holds 'thesis\.tex'"):
+        scorer.save(folder)
+
+
+def test_what_cannot_be_loaded_again_is_not_saved(saved):
+    scorer, folder = saved
+    odd = {
+        "labels.txt: has 299 names": scorer.fresh(label_names=scorer.label_names[1:]),
+        "surrogate pair": scorer.fresh(label_names=["\ud800", *scorer.label_names[1:]]),
+        "data.n_rows must be a whole number": scorer.fresh(info={"data": {"n_rows": "5", "sha256": ""}}),
+        "cannot be stored as JSON": scorer.fresh(info={"k": {1, 2}}),
+        "info must not have 'rows'": scorer.fresh(info={"rows": 5}),
+        "a weight is not a finite number": scorer.fresh(
+            weights=scorer.weights._replace(values=np.full_like(scorer.weights.values, np.inf))
+        ),
+        "calibration_shifts.npy: has shape": scorer.fresh(
+            calibration=Calibration(np.float32(0), np.array([[0.0], [0.5]]), np.zeros(301, np.float32))
+        ),
+    }
+    for message, model in odd.items():
+        with pytest.raises(ModelError, match=message) as error:
+            model.save(folder)
+        assert "xmlpreck-" not in str(error.value)  # the scratch folder is nobody's business
+        assert LinearScorer.load(folder).n_weights == scorer.n_weights
+    assert sorted(file.name for file in folder.parent.iterdir()) == ["model"]
+
+
+def test_reading_a_model_again_takes_little_memory(tmp_path):
+    """The check of what was written maps the weights: no second copy, no dense rows."""
+    n_labels, n_features = 20_000, 300
+    labels = np.tile(np.arange(n_labels, dtype=np.int32), n_features)
+    offsets = np.arange(n_features + 1) * n_labels
+    values = np.ones(len(labels), np.float32)
+    LinearScorer(sparse_weights(offsets, labels, values, n_labels), RowsConfig(bias=0)).save(tmp_path / "m")
+    open_files(tmp_path / "m")  # kernels are compiled
+    tracemalloc.start()
+    open_files(tmp_path / "m")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < labels.nbytes
 
 
 def test_a_failed_save_leaves_the_old_model(saved, monkeypatch):
@@ -127,7 +186,7 @@ def flip(array, place, value):
             lambda f: edit_array(f, "row_labels", lambda a: flip(a, 3, 65535)),
             "row_labels.npy: the labels of a feature do not rise within",
         ),
-        (lambda f: edit_array(f, "row_offsets", lambda a: flip(a, 3, 10**6)), "row_offsets.npy: the offsets do not rise"),
+        (lambda f: edit_array(f, "row_offsets", lambda a: flip(a, 3, 10**6)), "row_offsets.npy: .* do not rise"),
         (lambda f: edit_file(f, "labels.txt", b"one\n"), "labels.txt: has 1 names, but the model has 300"),
         (lambda f: edit_file(f, "labels.txt", b"\xff\n" * 300), "labels.txt: cannot be read"),
         (lambda f: (f / "labels.txt").unlink(), "labels.txt: cannot be read"),
@@ -193,6 +252,135 @@ def test_verify_finds_what_sizes_do_not(saved):
     path.unlink()
     with pytest.raises(ModelError, match=r"row_weights\.npy: cannot be read"):
         LinearScorer.load(folder, verify=True)
+
+
+def files_of(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def flip_byte(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_byte_in_any_file_is_refused(saved):
+    """Without --verify; of model.json too, wherever it changes what is said."""
+    _, folder = saved
+    for name in files_of(folder):
+        whole = (folder / name).read_bytes()
+        for place in np.linspace(0, len(whole) - 1, 40).astype(int):
+            flip_byte(folder / name, place)
+            damaged = (folder / name).read_bytes()
+            is_same = False
+            with suppress(ValueError):
+                is_same = name == "model.json" and json.loads(damaged) == json.loads(whole)
+            if not is_same:
+                with pytest.raises(InputError):
+                    LinearScorer.load(folder)
+        (folder / name).write_bytes(whole)
+    LinearScorer.load(folder)
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """Names of the files that were hashed, where every model is a large one."""
+    names = []
+    digest = seal.file_sha256
+    monkeypatch.setattr(seal, "HASHED_BYTES", 0)
+    monkeypatch.setattr(seal, "file_sha256", lambda path: names.append(path.name) or digest(path))
+    return names
+
+
+def test_a_large_model_is_hashed_when_it_has_changed(saved, hashed, tmp_path):
+    scorer, folder = saved
+    n_files = len(files_of(folder)) - 1
+    LinearScorer.load(folder)
+    assert len(hashed) == n_files
+    hashed.clear()
+    LinearScorer.load(folder)
+    assert hashed == []
+    LinearScorer.load(folder, verify=True)
+    assert len(hashed) == n_files
+    hashed.clear()
+    (folder / "labels.txt").touch()
+    LinearScorer.load(folder)
+    assert hashed == ["labels.txt"]
+    shutil.copytree(folder, tmp_path / "copy")  # with its times and its memo
+    hashed.clear()
+    LinearScorer.load(tmp_path / "copy")
+    assert len(hashed) == n_files
+    flip_byte(folder / "row_weights.npy", -2)
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"row_weights\.npy: has changed since the model was saved"):
+            LinearScorer.load(folder)
+    scorer.save(folder)  # the memo is one of ours
+    hashed.clear()
+    LinearScorer.load(folder)
+    assert hashed == []
+
+
+@pytest.mark.parametrize("memo", [b"", b"[]", b'{"labels.txt": 5}', b"[" * 10**6, None])
+def test_without_a_memo_a_large_model_is_hashed(saved, hashed, memo):
+    _, folder = saved
+    path = folder / "checked.json"
+    path.write_bytes(memo) if memo is not None else path.mkdir()  # which cannot be written over
+    n_files = len(files_of(folder)) - 2
+    LinearScorer.load(folder)
+    assert len(hashed) == n_files
+    flip_byte(folder / "row_weights.npy", -2)
+    with pytest.raises(ModelError, match=r"row_weights\.npy: has changed since the model was saved"):
+        LinearScorer.load(folder)
+
+
+PASS = {"number": 1, "surrogate": 1.0, "mistakes": 1.0, "gap": 0.0, "seconds": 1.0, "heldout": {"P@1": 1.0}}
+TRIAL = {"settings": {"k": 5}, "scores": {"P@1": 1.0}, "value": 1.0, "kept": True}
+TUNING = {
+    "heldout_rows": 9, "budget": 1.5, "spent": 1, "fixed": {}, "chosen": {"k": 5},
+    "rungs": [{"rows": 9, "passes": 1, "trials": [TRIAL]}], "history": [],
+}  # fmt: skip
+
+
+def test_what_a_model_says_of_its_run_is_kept(saved):
+    _, folder = saved
+    info = {"history": [PASS, PASS | {"heldout": None}], "tuning": TUNING, "pruned_at": 0.1, "anything": [None]}
+    edit_json(folder, **info)
+    assert LinearScorer.load(folder).info == {"k": 5} | info
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"data": {"n_rows": "5", "sha256": ""}}, "data.n_rows must be a whole number from 0, but is '5'"),
+        ({"data": {"n_rows": 5}}, "data.sha256 must be text, but is None"),
+        ({"data": {"n_rows": 5, "sha256": "", "place": 5}}, "data.place must be text, but is 5"),
+        ({"data": {"n_rows": 5, "sha256": "", "place": "a\0b"}}, "data.place must be text"),
+        ({"data": []}, r"data must be an object, but is \[\]"),
+        ({"tuning": {}}, "tuning.heldout_rows must be a whole number"),
+        ({"tuning": 1}, "tuning must be an object, but is 1"),
+        ({"tuning": TUNING | {"spent": float("nan")}}, "tuning.spent must be a finite number, but is nan"),
+        ({"tuning": TUNING | {"spent": 10**400}}, "tuning.spent must be a finite number"),
+        ({"tuning": TUNING | {"rungs": [{"rows": 9, "passes": 1, "trials": []}]}}, "trials must not be empty"),
+        (
+            {"tuning": TUNING | {"rungs": [{"rows": 9, "passes": 1, "trials": [TRIAL, TRIAL | {"scores": {}}]}]}},
+            "all scores must have the same names",
+        ),
+        ({"tuning": TUNING | {"chosen": {"k": [5]}}}, r"tuning.chosen.k must be text, a number"),
+        ({"history": [5]}, r"history\[0\] must be an object, but is 5"),
+        ({"history": [PASS | {"seconds": "1"}]}, r"history\[0\].seconds must be a finite number, but is '1'"),
+        ({"history": [PASS, PASS | {"heldout": {"P@3": 1}}]}, "history: all heldout must have the same names"),
+        ({"config": {"train": {"k": None}}}, "config.train.k must be text, a number, true or false, but is None"),
+        ({"config": 5}, "config must be an object"),
+        ({"updates": {}}, "updates must be a list"),
+        ({"pruned_at": True}, "pruned_at must be a finite number"),
+        ({"calibration": [1]}, "calibration must be an object"),
+    ],
+)
+def test_what_a_model_says_of_its_run_has_the_right_type(saved, info, message):
+    _, folder = saved
+    edit_json(folder, **info)
+    with pytest.raises(ModelError, match=f"model.json: .*{message}"):
+        LinearScorer.load(folder)
 
 
 @pytest.mark.parametrize("hashes", [None, {}, []])

@@ -40,9 +40,9 @@ def open_regular(path: AnyPath) -> BufferedReader:
 def read_json(path: AnyPath, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """What a JSON file says; an OSError or a ValueError where it is none."""
     with open_regular(path) as stream:
-        content = stream.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes:,} bytes")
+        if os.fstat(stream.fileno()).st_size > max_bytes:
+            raise ValueError(f"it has more than {max_bytes:,} bytes")
+        content = stream.read()
     try:
         return json.loads(content)
     except RecursionError:

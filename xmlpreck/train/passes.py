@@ -72,9 +72,9 @@ class Cursor:
         order = np.random.default_rng([seed, self.number]).permutation(rows.n_blocks)
         lengths = [rows.block_length(block) for block in order]
         in_block = lengths[self.n_blocks] if self.n_blocks < rows.n_blocks else 0
-        is_whole = self.n_blocks == rows.n_blocks or not self.number
         n_seen = sum(lengths[: self.n_blocks]) + self.n_rows
-        return self.n_rows <= in_block and self.rows_seen == n_seen and (is_whole or self.number > n_passes)
+        is_within = self.n_rows <= in_block and self.rows_seen == n_seen
+        return is_within and (self.number > n_passes or self.n_blocks == rows.n_blocks)
 
     def add(self, batch: Batch, n_labels_of: np.ndarray) -> None:
         """Rows that were trained on, the next of their block."""

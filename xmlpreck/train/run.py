@@ -73,7 +73,7 @@ def fit(
     rows, heldout = open_training_rows(source, config)
     saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
     support, plan, survey = make_room(
-        rows, config, safety, heldout.n_rows > 0, saved.about["identity"]["cut"] if saved else None
+        rows, config, safety, heldout.n_rows > 0, saved.about["identity"].get("cut") if saved else None
     )
     trainer = Trainer(support, within(config.train, plan.cut))
     del support
