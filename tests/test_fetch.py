@@ -674,7 +674,7 @@ def test_killed_process(server, tmp_path, moment):
     words = [sys.executable, "-c", CHILD, server.url + "/tiny.zip", str(target), moment]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 20
-        pattern = "*.part" if moment == "download" else ".tiny.unpacking/*/Tiny/tiny_train.txt"
+        pattern = "*.part" if moment == "download" else ".tiny.xmlpreck-*/new/*/Tiny/tiny_train.txt"
         while not any(path.stat().st_size for path in tmp_path.glob(pattern)):
             assert process.poll() is None
             assert time.monotonic() < deadline

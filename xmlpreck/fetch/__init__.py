@@ -6,7 +6,6 @@ Knows addresses, archives and folders; what the files mean is the catalogue's bu
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -14,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from xmlpreck.config import InputError
 from xmlpreck.fetch.archives import unpack
 from xmlpreck.fetch.transfer import FetchError, Unreachable, download, say
+from xmlpreck.formats.atomic import scratch_folder, sync
 
 try:
     import fcntl
@@ -75,27 +75,24 @@ def fetch_mirror(mirror: Mirror, target: Path, check: Callable[[Path], None] | N
     Killed at any moment, it leaves beside `target` what the next call goes on with, and nothing half-done in it.
     """
     wanted = [target / name for archive in mirror.archives for name in archive.files]
-    work = target.with_name(f".{target.name}.unpacking")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target):
             if all(path.is_file() for path in wanted):  # another process did it while we waited
                 return
-            shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
             downloads = [_obtain(archive, download_path(archive, target)) for archive in mirror.archives]
-            try:
-                ready = work / "ready"
-                ready.mkdir(parents=True)
-                for archive, path in zip(mirror.archives, downloads, strict=True):
-                    unpack(path, work / path.name)
-                    _take(archive, work / path.name, ready)
-                if check is not None:
-                    check(ready)
-                _install(ready, target)
-            except InputError as error:
-                raise FetchError(f"{error}; {_set_aside(downloads)}") from error
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+            with scratch_folder(target) as work:
+                try:
+                    ready = work / "ready"
+                    ready.mkdir()
+                    for archive, path in zip(mirror.archives, downloads, strict=True):
+                        unpack(path, work / path.name)
+                        _take(archive, work / path.name, ready)
+                    if check is not None:
+                        check(ready)
+                    _install(ready, target)
+                except InputError as error:
+                    raise FetchError(f"{error}; {_set_aside(downloads)}") from error
             for path in downloads:
                 path.unlink()
     except OSError as error:
@@ -165,8 +162,11 @@ def _install(ready: Path, target: Path) -> None:
     for path in ready.iterdir():
         with open(path, "rb") as stream:
             os.fsync(stream.fileno())
+    sync(ready)
     if not target.exists():
         ready.rename(target)
+        sync(target.parent)
         return
     for path in ready.iterdir():
         os.replace(path, target / path.name)
+    sync(target)

@@ -210,7 +210,7 @@ def atomic_path(path: AnyPath) -> Iterator[Path]:
             with open(temporary, "r+b") as stream:
                 os.fsync(stream.fileno())
             os.replace(temporary, target)
-            _sync(target.parent)
+            sync(target.parent)
     except OSError as error:
         raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -225,11 +225,11 @@ def atomic_folder(folder: Path, kind: Kind | None = None) -> Iterator[Path]:
         folder = Path(os.path.realpath(folder))  # the link stays
     for parent in [parent for parent in reversed(folder.parents) if not parent.exists()]:
         parent.mkdir(exist_ok=True)
-        _sync(parent.parent)
+        sync(parent.parent)
     with scratch_folder(folder, kind) as new:
         yield new
         for path in [*new.iterdir(), new]:
-            _sync(path)
+            sync(path)
         if kind is not None:
             refuse_strangers(folder, kind)
         elif os.path.lexists(folder):
@@ -241,10 +241,10 @@ def atomic_folder(folder: Path, kind: Kind | None = None) -> Iterator[Path]:
         elif not _exchange(swap, folder):
             os.rename(folder, new.with_name("old"))
             os.rename(swap, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Get a file or the names of a folder onto the disk."""
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
