@@ -11,13 +11,17 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 import fuzz
 
+from xmlpreck.model import seal
+from xmlpreck.train import trainer
+
 N_CASES = 40
+TRAINER = ("ROWS_A_CALL", "EXACT_ROWS", "LISTED_ROWS")
 
 
 def run_fuzz(*words):
     # Processes of their own, because the tool limits their memory.
     command = [sys.executable, str(ROOT / "tools" / "fuzz.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=1200)
 
 
 def test_every_reader_survives_some_damage():
@@ -42,16 +46,21 @@ def test_a_wrong_reader_is_noticed(tmp_path, wrong):
         fuzz.run_case(target._replace(read=read), files, tmp_path, Random(0))
 
 
-def test_a_changed_byte_under_an_old_checksum_must_be_refused(tmp_path):
-    target = fuzz.make_target("shards.parquet", np.random.default_rng(0))
+@pytest.mark.parametrize("name", ["shards.parquet", "model.plain", "checkpoint.plain"])
+def test_a_changed_byte_under_an_old_checksum_must_be_refused(tmp_path, monkeypatch, name):
+    for module, constant in ((seal, "HASHED_BYTES"), *((trainer, word) for word in TRAINER)):
+        monkeypatch.setattr(module, constant, getattr(module, constant))  # which the target sets for its process
+    folder = tmp_path / "case"
+    folder.mkdir()
+    target = fuzz.make_target(name, np.random.default_rng(0))
     stale = [case for case in range(300) if fuzz.make_case(target, 0, case)[1]]
     assert len(stale) > 10
     careless = target._replace(read=lambda folder, rng: "taken")
     for case in stale:
         files, must_fail, rng = fuzz.make_case(target, 0, case)
-        assert not fuzz.run_case(target, files, tmp_path, rng, must_fail)
+        assert not fuzz.run_case(target, files, folder, rng, must_fail)
         with pytest.raises(AssertionError, match="checksum"):
-            fuzz.run_case(careless, files, tmp_path, rng, must_fail)
+            fuzz.run_case(careless, files, folder, rng, must_fail)
 
 
 WORKERS = {

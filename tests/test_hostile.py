@@ -18,6 +18,7 @@ import sys
 import tarfile
 import zipfile
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 import h5py
@@ -30,7 +31,6 @@ from scipy.sparse import csc_array, csr_array, save_npz
 
 from xmlpreck import formats
 from xmlpreck.calibration import Calibration
-from xmlpreck.cluster.parts import Part, load_part
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.fetch.archives import unpack
 from xmlpreck.formats import Dataset
@@ -52,6 +52,12 @@ def read_shards(folder):
     return rows.read(0, rows.n_rows)
 
 
+def read_part(folder):
+    from xmlpreck.cluster.parts import Part, load_part
+
+    return load_part(folder, Part(0, 2, 4))
+
+
 READERS = {
     "data": lambda folder: formats.read_split(folder, "train"),
     "chunks": lambda folder: list(formats.read_chunks(folder, "train")),
@@ -63,7 +69,7 @@ READERS = {
     "shards": read_shards,
     "text": TextVectorizer.load,
     "model": LinearScorer.load,
-    "part": lambda folder: load_part(folder, Part(0, 2, 4)),
+    "part": read_part,
     "archive": lambda folder: unpack(folder / "archive", folder / "unpacked"),
 }
 ATTACKS = {}
@@ -521,11 +527,13 @@ def offsets_of_a_model_that_wrap(folder, offsets):
     write_model(folder, lambda place: np.save(place / "row_offsets.npy", offsets))
 
 
-@attack("part", "do not rise")
-def offsets_of_a_part_that_wrap(folder):
-    offsets = WRAPPING[0].copy()
-    offsets[-1] = 10
-    write_model(folder, lambda place: np.save(place / "row_offsets.npy", offsets))
+if find_spec("ray") is not None:
+
+    @attack("part", "do not rise")
+    def offsets_of_a_part_that_wrap(folder):
+        offsets = WRAPPING[0].copy()
+        offsets[-1] = 10
+        write_model(folder, lambda place: np.save(place / "row_offsets.npy", offsets))
 
 
 MODEL_FILES = (

@@ -27,26 +27,24 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz_damage import damage, restore_checksums
+from fuzz_models import MODELS, checkpoint_target, model_target
+from fuzz_rules import Target, check_csr, files_of, outcome
 from plain_formats import Files, Refused, plain_libsvm, plain_pair, plain_repository, plain_split
-from scipy.sparse import csr_array, save_npz
+from scipy.sparse import save_npz
 
 from xmlpreck import catalog, config, formats
-from xmlpreck.config import InputError
 from xmlpreck.fetch.archives import unpack
 from xmlpreck.formats import Dataset, Documents, TopK, build_csr, predictions, splits
 from xmlpreck.formats.files import line_blocks
-from xmlpreck.kernels.arrays import sparse_weights
-from xmlpreck.model import LinearScorer
 from xmlpreck.shards import ShardSet, write_shards
 from xmlpreck.text import TextVectorizer, fit_text
 
@@ -56,33 +54,7 @@ N_ROWS, N_LABELS = 4, 9  # of all predictions and of the files beside them
 SEEDS = 24
 
 
-class Target(NamedTuple):
-    """A reader under test: valid files, what reads them, and what a plain parser makes of them (or None)."""
-
-    seeds: list[Files]
-    read: Callable[[Path, Random], object]
-    plain: Callable[[Files], object] | None = None
-    odd: list[Files] = []  # noqa: RUF012 (whole in their form, wrong in what they say; a case may start from one)
-    finish: Callable[[Files], Files] | None = None  # what is made true again after the damage, in most cases
-
-
 # --- rules that all data obey
-
-
-def check_csr(matrix: Any, is_labels: bool) -> None:
-    assert matrix.data.dtype == np.float32
-    assert matrix.indices.dtype == np.int32
-    offsets, ids = matrix.indptr, matrix.indices
-    assert len(offsets) == matrix.shape[0] + 1
-    assert offsets[0] == 0
-    assert offsets[-1] == len(ids) == len(matrix.data)
-    assert (np.diff(offsets) >= 0).all()
-    assert ((ids >= 0) & (ids < matrix.shape[1])).all()
-    assert np.isfinite(matrix.data).all()
-    for start, end in pairwise(offsets.tolist()):
-        assert (np.diff(ids[start:end]) > 0).all()
-    if is_labels:
-        assert (matrix.data == 1).all()
 
 
 def as_plain(dataset: Dataset) -> Any:
@@ -103,17 +75,6 @@ def join(chunks: list[Dataset]) -> Any:
     parts = [as_plain(chunk) for chunk in chunks]
     assert len({widths for _, widths in parts}) == 1
     return [row for rows, _ in parts for row in rows], parts[0][1]
-
-
-def outcome(read: Callable[[], Any]) -> Any:
-    """What a reader gives; all its errors are one."""
-    try:
-        return read()
-    except InputError as error:
-        is_fine = "\n" not in str(error) and not isinstance(error.__context__, MemoryError)
-        if not is_fine:
-            raise AssertionError("the message has more than one line, or too much memory was asked for") from error
-        return None
 
 
 def normal(plain: Any) -> object:
@@ -243,22 +204,6 @@ def read_shards(folder: Path, rng: Random) -> object:
     return outcome(read)
 
 
-def read_model(folder: Path, rng: Random) -> object:
-    def read() -> object:
-        model = LinearScorer.load(folder)
-        assert model.n_labels < 10**8, "so many labels are not in these files"
-        ids = np.arange(model.n_features, dtype=np.int32)
-        ones = np.ones(len(ids), np.float32)
-        rows = build_csr(ones, ids, np.array([0, len(ids), len(ids)]), (2, model.n_features))
-        labels = model.predict_topk(rows, 3).labels  # not the scores: sums of finite weights may be infinite
-        assert ((labels >= -1) & (labels < model.n_labels)).all()
-        if model.vectorizer is not None:
-            check_csr(model.vectorizer.transform(["alpha b alpha", ""]), False)
-        return model
-
-    return outcome(read)
-
-
 def read_text_model(folder: Path, rng: Random) -> object:
     def read() -> object:
         vectorizer = TextVectorizer.load(folder)
@@ -323,6 +268,11 @@ def random_dataset(rng: np.random.Generator) -> Dataset:
     return Dataset(*parts)
 
 
+def is_stale(base: Files, files: Files) -> bool:
+    """Whether a manifest of shards is as it was, and something else is not."""
+    return "manifest.json" in files and files["manifest.json"] == base["manifest.json"] and files != base
+
+
 def random_topk(rng: np.random.Generator) -> TopK:
     labels = np.array([rng.permutation(N_LABELS)[:3] for _ in range(N_ROWS)], np.int32)
     labels[rng.random(labels.shape) < 0.2] = -1
@@ -336,16 +286,6 @@ def random_documents(rng: np.random.Generator) -> Documents:
     return Documents(
         texts, [rng.choice(["a", "b", "7", "\u00e9t\u00e9"], k, False).tolist() for k in rng.integers(0, 3, n_rows)]
     )
-
-
-def files_of(write: Callable[[Path], object]) -> Files:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "x"
-        folder.mkdir()
-        write(folder)
-        return {
-            str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()
-        }
 
 
 def write_other_npz(folder: Path, dataset: Dataset, kind: str) -> None:
@@ -483,20 +423,6 @@ def text_files(rng: np.random.Generator) -> Files:
     return files_of(vectorizer.save)
 
 
-def model_files(rng: np.random.Generator) -> Files:
-    """A model directory with weights at random; some read texts, some have names."""
-    n_labels, bias = int(rng.integers(2, 9)), float(rng.integers(0, 2))
-    texts = [" ".join(rng.choice(["alpha", "beta", "gamma", "delta"], 3)) for _ in range(6)]
-    vectorizer = fit_text([texts], min_df=1, max_df=1.0) if rng.random() < 0.3 else None
-    n_features = 6 if vectorizer is None else vectorizer.n_features
-    dense = (rng.random((n_features + (bias > 0), n_labels)) < 0.3) * rng.normal(size=(1, n_labels))
-    sparse = csr_array(dense.astype(np.float32))
-    weights = sparse_weights(sparse.indptr.astype(np.int64), sparse.indices, sparse.data, n_labels)
-    names = [f"label {i}" for i in range(n_labels)] if rng.random() < 0.5 else None
-    model = LinearScorer(weights, config.RowsConfig(bias=bias), names, None, {"history": []}, vectorizer)
-    return files_of(model.save)
-
-
 def archive_files(kind: int) -> Files:
     members = {
         "data/train.txt": b"1 2 3\n0 1:1\n",
@@ -534,7 +460,11 @@ def make_target(name: str, rng: np.random.Generator) -> Target:
     if kind == "shards":
         seeds = [shard_files(what, rng) for _ in range(SEEDS)]
         odd = (odd_parquet if what == "parquet" else odd_hdf5)(seeds[0])
-        return Target(seeds, read_shards, odd=odd, finish=restore_checksums)
+        return Target(seeds, read_shards, odd=odd, finish=restore_checksums, must_fail=is_stale)
+    if kind == "model":
+        return model_target(what, rng)
+    if kind == "checkpoint":
+        return checkpoint_target(what)
     if name in NUMERIC:
         file, plain = NUMERIC[name]
         return Target(data_files(name, rng), numeric_reader(name, file), plain)
@@ -546,7 +476,6 @@ def make_target(name: str, rng: np.random.Generator) -> Target:
         "filter": lambda: Target(pairs, read_filter),
         "propensities": lambda: Target(weights, read_propensities),
         "text": lambda: Target([text_files(rng) for _ in range(SEEDS)], read_text_model),
-        "model": lambda: Target([model_files(rng) for _ in range(SEEDS)], read_model),
         "archives": lambda: Target([archive_files(kind) for kind in range(4)], read_archive),
         "config": lambda: Target(shipped("configs", "run.toml"), read_config),
         "cards": lambda: Target(shipped("datasets", "x.toml"), read_card),
@@ -564,7 +493,9 @@ TARGETS = (
     *NUMERIC,
     *formats.DOCUMENT_FORMATS,
     *(f"predictions.{kind}" for kind in ("parquet", "npz", "dense", "txt", "napkinxc", "omikuji")),
-    *("filter", "propensities", "shards.parquet", "shards.hdf5", "model", "text", "archives", "config", "cards"),
+    *("filter", "propensities", "shards.parquet", "shards.hdf5", "text", "archives", "config", "cards"),
+    *(f"model.{kind}" for kind in MODELS),
+    *("checkpoint.plain", "checkpoint.wide"),
 )
 
 
@@ -590,7 +521,7 @@ def make_case(target: Target, seed: int, case: int) -> tuple[Files, bool, Random
         return files, False, rng
     if rng.random() < 0.85:
         return target.finish(files), False, rng
-    return files, "manifest.json" in files and files["manifest.json"] == base["manifest.json"] and files != base, rng
+    return files, target.must_fail(base, files), rng
 
 
 def run_case(target: Target, files: Files, folder: Path, rng: Random, must_fail: bool = False) -> bool:

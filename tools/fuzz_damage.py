@@ -162,6 +162,28 @@ def mutate_npy(data: bytes, rng: Random) -> bytes:
     return magic + length + text + body
 
 
+def mutate_items(data: bytes, rng: Random) -> bytes:
+    """Other numbers at a few places of an array, under the same header."""
+    found = re.search(rb"\{.*\} *\n", data[:400])
+    kind = re.search(rb"'descr': '<([iuf])([248])'", found[0]) if found else None
+    if found is None or kind is None:
+        return data
+    letter, size = kind[1].decode(), int(kind[2])
+    code = {"i": {2: "h", 4: "i", 8: "q"}, "u": {2: "H", 4: "I", 8: "Q"}, "f": {2: "e", 4: "f", 8: "d"}}[letter][size]
+    items = bytearray(data[found.end() :])
+    for _ in range(rng.randint(1, 4) if len(items) >= size else 0):
+        at = size * rng.randrange(len(items) // size)
+        if letter == "f":
+            new: float = rng.choice((math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0, 1.0, 1e4, 6e4, 1e-7))
+        else:
+            low, high = (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) if letter == "i" else (0, 2 ** (8 * size) - 1)
+            near = struct.unpack_from(f"<{code}", items, at)[0] + rng.randint(-2, 2)
+            far = (low, high, -1, 0, 1, 2**15, 2**31, 5 * 2**32 + 3 * 10**6)
+            new = min(max(rng.choice((near, near, *far)), low), high)
+        struct.pack_into(f"<{code}", items, at, new)
+    return data[: found.end()] + bytes(items)
+
+
 def mutate_zip(data: bytes, rng: Random, change: Callable[[str, bytes], bytes] | None = None) -> bytes:
     """Damage within a member, under a right checksum: what a zip's own checks do not find. Or sizes that lie."""
     try:
@@ -226,7 +248,7 @@ def damage_file(name: str, data: bytes, other: bytes, rng: Random) -> bytes:
     if name.endswith(".json"):
         return mutate_json(data, rng)
     if name.endswith(".npy"):
-        return mutate_npy(data, rng)
+        return mutate_npy(data, rng) if rng.random() < 0.4 else mutate_items(data, rng)
     if name.endswith(".npz"):
         return mutate_zip(data, rng, lambda inside, content: damage_file(inside, content, content, rng))
     if data[:2] == b"PK":

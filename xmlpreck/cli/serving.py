@@ -48,7 +48,11 @@ def add_serving_commands(commands: Any) -> None:
         metavar="INT",
         help="for hundreds of thousands of labels: score only those brought up by the INT strongest of each feature",
     )
-    predict.add_argument("--verify", action="store_true", help="check the sha256 of the model's files first")
+    predict.add_argument(
+        "--verify",
+        action="store_true",
+        help="hash all files of the model first, also of a large one that has not changed since",
+    )
     add_engine_options(predict)
     prune = add_command(commands, "prune", prune_command, "write a smaller copy of a model", needs_data=False)
     prune.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
