@@ -51,7 +51,7 @@ def add_serving_commands(commands: Any) -> None:
     predict.add_argument(
         "--verify",
         action="store_true",
-        help="hash all files of the model first, also of a large one that has not changed since",
+        help="hash the model's files even if they have not changed",
     )
     add_engine_options(predict)
     prune = add_command(commands, "prune", prune_command, "write a smaller copy of a model", needs_data=False)

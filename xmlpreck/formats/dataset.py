@@ -69,16 +69,21 @@ class Sizes(NamedTuple):
     n_labels: int
 
 
-def check_offsets(offsets: np.ndarray, last: int, first: int = 0) -> np.ndarray:
-    """Check that the offsets of rows rise from `first` to `last`, and return them as int64; a ValueError if not.
+def offsets_rise(offsets: np.ndarray, last: int, first: int = 0) -> bool:
+    """Tell whether the offsets of rows rise from `first` to `last`: compiled code follows them wherever they lead.
 
-    Compiled code follows offsets wherever they lead. Neighbours are compared, not subtracted: a difference can wrap
-    round. Numbers between two that int64 can hold survive the conversion.
+    Neighbours are compared, not subtracted, and nothing is converted: both can wrap round.
     """
     if offsets.ndim != 1 or not len(offsets) or offsets.dtype.kind not in "iu":
-        raise ValueError(f"offsets of {offsets.dtype} and shape {offsets.shape} are not those of rows")
-    if int(offsets[0]) != first or int(offsets[-1]) != last or (offsets[1:] < offsets[:-1]).any():
-        raise ValueError(f"the offsets do not rise from {first} to {last}")
+        return False
+    return int(offsets[0]) == first and int(offsets[-1]) == last and not (offsets[1:] < offsets[:-1]).any()
+
+
+def check_offsets(offsets: np.ndarray, last: int, first: int = 0) -> np.ndarray:
+    """Return the offsets of rows as int64, which can hold all that rise from `first` to `last`; else a ValueError."""
+    if not offsets_rise(offsets, last, first):
+        what = f"{offsets.dtype} of shape {offsets.shape}" if offsets.ndim != 1 else str(offsets.dtype)
+        raise ValueError(f"the offsets ({what}) do not rise from {first} to {last}")
     return offsets.astype(np.int64, copy=False)
 
 

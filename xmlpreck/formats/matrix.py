@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from xmlpreck.config import InputError
-from xmlpreck.formats.dataset import MAX_ID, Dataset, build_csr
+from xmlpreck.formats.dataset import MAX_ID, Dataset, build_csr, offsets_rise
 
 
 def as_rows(matrix: Any, n_columns: int | None = None, noun: str = "feature") -> csr_array:
@@ -79,8 +79,8 @@ def check_structure(matrix: Any, noun: str = "feature") -> None:
     offsets, ids = matrix.indptr, matrix.indices
     n_major, n_minor = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
     n_entries = min(len(ids), len(matrix.data))
-    fits = len(offsets) == n_major + 1 and offsets[0] == 0 and offsets[-1] <= n_entries
-    if not (fits and (offsets[1:] >= offsets[:-1]).all()):
+    fits = len(offsets) == n_major + 1 and offsets[-1] <= n_entries
+    if not (fits and offsets_rise(offsets, int(offsets[-1]))):
         raise InputError(f"the offsets (indptr) of the rows of {noun}s do not rise from 0 to the number of entries")
     _check_ids(ids, n_minor, noun if matrix.format == "csr" else "row")
 

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from xmlpreck.config import RowsConfig
+from xmlpreck.formats.dataset import offsets_rise
 from xmlpreck.formats.matrix import as_rows
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
@@ -33,14 +34,8 @@ def is_plain_csr(rows: Any) -> bool:
     """Tell whether a matrix is CSR of int32 ids whose offsets fit its arrays; the ids are not looked at."""
     if not issparse(rows) or rows.format != "csr" or rows.ndim != 2 or rows.indices.dtype != np.int32:
         return False
-    offsets = rows.indptr
-    return bool(
-        rows.dtype.kind in "biuf"
-        and len(offsets) == rows.shape[0] + 1
-        and offsets[0] == 0
-        and offsets[-1] == len(rows.indices) == len(rows.data)
-        and (offsets[1:] >= offsets[:-1]).all()
-    )
+    fits = len(rows.indptr) == rows.shape[0] + 1 and len(rows.indices) == len(rows.data)
+    return rows.dtype.kind in "biuf" and fits and offsets_rise(rows.indptr, len(rows.indices))
 
 
 def _prepare(rows: csr_array, config: RowsConfig) -> csr_array | None:
