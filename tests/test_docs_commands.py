@@ -1,7 +1,7 @@
 """Every command of the README and of each docs page runs as it is written there.
 
-The commands are read from the pages. Each page has a sandbox: a folder in which the names that the page uses exist, with
-small data in them. Its blocks and the commands in its prose run there in their order, in bash; each must end with 0.
+The commands are read from the pages. Each page has a sandbox: a folder in which the names that the page uses exist,
+with small data in them. Its blocks and the commands in its prose run there in order, in bash, and must end with 0.
 """
 
 import argparse
@@ -45,7 +45,7 @@ NOT_RUN = {
     "xmlpreck train --data s3://bucket/folder": "needs a bucket; test_remote.py has a store on this machine",
     "ray start --head --port 6379": "would join what others run on this machine",
     "ray start --address 10.0.0.1:6379": "needs a second machine",
-    "xmlpreck predict --engine ray --address auto --model /shared/M --data /shared/D --out P.parquet": "needs the above",
+    "xmlpreck predict --engine ray --address auto --model /shared/M --data /shared/D --out P.parquet": "needs these",
     "ray stop": "ends all of Ray on this machine, that of others too",
     "xmlpreck predict --engine ray --model /shared/M --data /shared/D --out /shared/P.parquet": "needs Kubernetes",
     "kubectl exec -it POD -- xmlpreck predict --engine ray --address auto --model /shared/M --data /shared/D "
@@ -102,7 +102,7 @@ def write_folder(folder: Path, sizes: tuple[int, int, int, int], **means: float)
 
 def make_texts(n_rows: int, seed: int) -> list[dict[str, object]]:
     """Draw texts of a few words, each with the two words that name its labels."""
-    words = "duty import olive oil wine fish milk sugar tariff steel coal border quota rice meat tea salt wood".split()
+    words = ("duty", "import", "olive", "oil", "wine", "fish", "milk", "sugar", "steel", "coal", "rice", "tea", "salt")
     draws = np.random.default_rng(seed).choice(words, (n_rows, 8))
     return [{"text": " ".join(row), "labels": sorted(set(row[:2].tolist()))} for row in draws]
 

@@ -108,8 +108,8 @@ def serve(address: str) -> None:
     for standard, file in enumerate(files):
         os.dup2(file, standard)
         os.close(file)
-    sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8")
+    # Streams of its own: those of the warm process remember what its files were.
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
     name, words, folder, environment = json.loads(request)
     os.chdir(folder)
     os.environ.clear()
