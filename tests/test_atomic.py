@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -187,6 +188,12 @@ def test_a_folder_with_other_things_is_refused_by_name(tmp_path, put):
         save(tmp_path / "box", "two")
     assert sorted((tmp_path / "box").iterdir()) == before
     assert os.listdir(tmp_path) == ["box"]
+
+
+def test_a_mount_point_is_refused_before_the_work():
+    """As is the volume of a container: no rename could replace it."""
+    with pytest.raises(InputError, match="/proc: is a mount point, which cannot be replaced: choose a folder in it"):
+        refuse_strangers(Path("/proc"), BOX)
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path):

@@ -390,6 +390,40 @@ def test_folder_that_may_not_be_written(folder, start, words, place):
     assert not (folder / place).exists()
 
 
+COMMANDS = {
+    "train": TRAIN,
+    "update": ("update", "--model", "m", "--data", "data", "--out", "m"),
+    "prune": ("prune", "--model", "m", "--threshold", "0.1", "--out", "m"),
+    "calibrate": ("calibrate", "--model", "m", "--data", "data"),
+}
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_files_of_others_in_a_model_are_left_alone(folder, start, name):
+    """The command ends before its work begins, and names the first of them."""
+    (folder / "m" / "src").mkdir()
+    (folder / "m" / "src" / "thesis.tex").write_text("years")
+    before = files(folder / "m")
+    command = start(*COMMANDS[name])
+    assert command.end() == 2
+    assert one_line(command).startswith("xmlpreck: m: holds 'src', which is not of a model: nothing is replaced")
+    assert command.text.count("\n") == 1
+    assert files(folder / "m") == before
+    assert leftovers(folder) == []
+    assert not (folder / "m.partial").exists()
+
+
+def test_a_killed_save_leaves_nothing_for_long(folder, start):
+    """Killed as it writes the model, and again: the one that ends has removed what the others left."""
+    is_saving = (".m.xmlpreck-*/new/*.npy", "m/model.json")  # the second where the moment was missed
+    for _ in range(2):
+        command = start(*TRAIN, "--resume").until(lambda: any(list(folder.glob(name)) for name in is_saving))
+        assert command.end(signal.SIGKILL) in (-signal.SIGKILL, 0)
+    assert start(*TRAIN, "--resume").end() == 0
+    assert leftovers(folder) == []
+
+
 # --- shards ----------------------------------------------------------------------------------------------------
 
 

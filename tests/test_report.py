@@ -292,6 +292,16 @@ def test_what_is_not_known_is_left_out():
     assert "No run was tuned" in text
 
 
+def test_passes_without_held_out_rows_are_left_out_of_their_picture():
+    """An update goes on without any."""
+    source = small_data()
+    scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1", "train.heldout=0.4"]))
+    history = [*scorer.info["history"], scorer.info["history"][-1] | {"number": 4, "heldout": None}]
+    updated = scorer.fresh(info=scorer.info | {"history": history})
+    page = page_of(gather(ScoredRows("small", "test", source), [Run("run", updated)]), DAY)
+    assert "Held-out precision" in page
+
+
 def test_labels_that_training_did_not_see_have_their_place():
     source = small_data()
     scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1"]))

@@ -189,6 +189,20 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, data):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "set"]
 
 
+@pytest.mark.parametrize("name", ["thesis.tex", "shard-00099.parquet", "src/x"])
+def test_files_of_others_in_a_shard_set_are_left_alone(tmp_path, data, name):
+    """Also one that is called like a shard, but is not in the manifest."""
+    write(tmp_path / "set", data)
+    path = tmp_path / "set" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("years")
+    shown = name.partition("/")[0]
+    with pytest.raises(ShardError, match=f"set: holds '{shown}', which is not of a shard set: nothing is replaced"):
+        write(tmp_path / "set", data)
+    assert path.read_text() == "years"
+    assert os.listdir(tmp_path) == ["set"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_flipped_byte_is_refused_or_harmless(tmp_path, data, kind):
     """A flip in the text of the manifest's provenance, say, changes no row; every other one is told."""

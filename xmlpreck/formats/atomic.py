@@ -183,6 +183,8 @@ def _strangers(folder: Path, names: Sequence[str]) -> list[Path]:
 
 def refuse_strangers(folder: Path, kind: Kind) -> None:
     """Refuse to replace what is not there to be replaced: a file, a folder that is no `kind`, one with other files."""
+    if os.path.ismount(folder):
+        raise kind.error(f"{folder}: is a mount point, which cannot be replaced: choose a folder in it")
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / kind.marker).is_file():
@@ -190,8 +192,6 @@ def refuse_strangers(folder: Path, kind: Kind) -> None:
     if strangers := _strangers(folder, kind.names(folder)):
         what = f"holds {strangers[0].name!r}, which is not of {kind.noun}"
         raise kind.error(f"{folder}: {what}: nothing is replaced; move it elsewhere, or choose another folder")
-    if os.path.ismount(folder):
-        raise kind.error(f"{folder}: is a mount point, which cannot be replaced: choose a folder in it")
 
 
 # --- one step

@@ -78,9 +78,13 @@ def _heldout(runs: Sequence[RunFacts], by: str) -> Picture:
 
     def paint(axes: Any) -> None:
         for place, run in enumerate(runs):
-            measured = [values for values in _past(run, "heldout") if values]
+            # Passes of a later `update` have no held-out rows.
+            measured = [
+                (at, values) for at, values in zip(_times(run, by), _past(run, "heldout"), strict=True) if values
+            ]
             for line, name in enumerate(names if measured else []):
-                axes.plot(_times(run, by), [values[name] for values in measured], **look(place, line))
+                shown = [(at, values[name]) for at, values in measured if name in values]
+                axes.plot([at for at, _ in shown], [value for _, value in shown], **look(place, line))
         axes.set_title("held-out P@k (%)")
         explain_dashes(axes, names)
 
