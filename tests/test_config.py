@@ -1,8 +1,12 @@
 """Precedence, types, names and ranges of settings."""
 
+import dataclasses
+import math
+
+import numpy as np
 import pytest
 
-from xmlpreck.config import ConfigError, RunConfig, TrainConfig, describe, from_dict, load
+from xmlpreck.config import ConfigError, RowsConfig, RunConfig, TextConfig, TrainConfig, describe, from_dict, load
 
 
 def test_overrides_beat_the_file_and_the_file_beats_defaults(tmp_path):
@@ -24,6 +28,40 @@ def test_every_setting_has_a_help_text():
     assert all(text for _, text in describe(TrainConfig).values())
 
 
+NUMBERS = [
+    (section, item)
+    for section, kind in (("rows", RowsConfig), ("train", TrainConfig), ("text", TextConfig))
+    for item in dataclasses.fields(kind)
+    if type(item.default) in (int, float)
+]
+
+
+@pytest.mark.parametrize(("section", "item"), NUMBERS, ids=lambda part: getattr(part, "name", part))
+def test_every_number_has_two_bounds(section, item):
+    """A value beyond them is refused in words and from Python; the bounds themselves are not."""
+    kind = {"rows": RowsConfig, "train": TrainConfig, "text": TextConfig}[section]
+    low, high = item.metadata["bounds"]
+    assert low < high < 2**65 or high < 1e39
+    for value in (low, high, np.float32(low), np.int64(low)):
+        if type(item.default) is float or isinstance(value, int | np.integer):
+            assert type(getattr(kind(**{item.name: max(value, low)}), item.name)) is type(item.default)
+    beyond = [low - 1, 10 * high + 1, 10**30 * high, "1", None, True]
+    beyond += [math.nan, math.inf, -math.inf] if type(item.default) is float else [low + 0.5]
+    for value in beyond:
+        with pytest.raises(ConfigError, match=f"{section}.{item.name} must be "):
+            kind(**{item.name: value})
+    for word in ("-1e999", "nan", "1e39", "9" * 40, "9" * 5000):
+        with pytest.raises(ConfigError, match=f"{section}.{item.name} must be ") as caught:
+            load(None, [f"{section}.{item.name}={word}"])
+        assert len(str(caught.value)) < 300
+
+
+def test_threads_do_not_crowd_the_cores():
+    """300 of them on two cores took minutes for what two do in a second."""
+    assert [TrainConfig(threads=n).n_threads for n in (1, 2, 3)] == [1, 2, 3]
+    assert TrainConfig(threads=4096).n_threads == 4 * TrainConfig().n_threads
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -33,13 +71,15 @@ def test_every_setting_has_a_help_text():
         ("train.algo=sgd", "train.algo must be one of sgd-avg, sgd-max, perceptron-avg, perceptron-max, but is 'sgd'"),
         ("train.decay=fast", "train.decay must be one of constant, sqrt, linear"),
         ("train.eta=0", "train.eta must be a positive number"),
-        ("train.eta=nan", "train.eta must be a positive number, but is nan"),
+        ("train.eta=nan", "train.eta must be a positive number, at most 1e\\+38, but is nan"),
         ("train.tau=-1", "train.tau must be 0 or more"),
         ("train.heldout=1.0", "train.heldout must be a share from 0"),
         ("train.shortlist=-1", "train.shortlist must be 0 or more, but is -1"),
         ("train.average_from=-1", "train.average_from must be 0 or more, but is -1"),
-        ("train.centroid=inf", "train.centroid must be 0 or more, but is inf"),
-        ("rows.bias=inf", "rows.bias must be 0 or more, but is inf"),
+        ("train.centroid=inf", "train.centroid must be at most 1e\\+30, but is inf"),
+        ("rows.bias=inf", "rows.bias must be at most 1e\\+30, but is inf"),
+        ("train.block_rows=0", "train.block_rows must be 1 or more, but is 0"),
+        ("train.batch_rows=1000000000", "train.batch_rows must be at most 65536, but is 1000000000"),
         ("train.epoch=3", "no setting train.epoch; did you mean 'epochs'"),
         ("tain.k=3", "no section 'tain'; did you mean 'train'"),
         ("k=3", "write section.key=value"),

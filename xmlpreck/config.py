@@ -6,8 +6,9 @@ written once, in this file; the command line and the estimator take theirs from 
 
 import dataclasses
 import difflib
-import math
+import numbers
 import re
+import sys
 import tomllib
 import typing
 from dataclasses import dataclass, field
@@ -21,9 +22,12 @@ ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
 PASS_DECAYS = (*STEP_DECAYS, "linear")
-MAX_FEATURES = 2**31 - 1
-MAX_PATTERN = 300
+MAX_COUNT = 2**31 - 1
+MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
 MAX_NGRAMS = 10  # a text of n words has this many times n terms
+MAX_PATTERN = 300
+MAX_STEP = 1e38  # what float32 can hold
+THREADS_A_CORE = 4  # more only wait for each other
 
 
 class InputError(ValueError):
@@ -34,14 +38,32 @@ class ConfigError(InputError):
     """A setting that is unknown or out of range."""
 
 
-def setting(default: Any, text: str) -> Any:
-    """A field with its help text."""
-    return field(default=default, metadata={"help": text})
+def setting(default: Any, text: str, low: float | None = None, high: float | None = None, rule: str = "") -> Any:
+    """Describe a field: its help text and, of a number, the lowest and the highest value that it may have.
+
+    A rule, in words, excludes the bounds that are not whole numbers.
+    """
+    return field(default=default, metadata={"help": text, "bounds": (low, high), "rule": rule})
 
 
 def require(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
-        raise ConfigError(f"{name} must be {rule}, but is {value!r}")
+        raise ConfigError(f"{name} must be {rule}, but is {value!r:.60}")
+
+
+def check_settings(section: str, config: Any) -> None:
+    """Refuse a value of another type than its setting's default, or out of its bounds; numpy's numbers become plain."""
+    for item in dataclasses.fields(config):
+        name, value, kind = f"{section}.{item.name}", getattr(config, item.name), type(item.default)
+        accepted: Any = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
+        is_kind = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
+        require(is_kind, name, value, f"of type {kind.__name__}")
+        low, high = item.metadata["bounds"]
+        if low is None:
+            continue
+        require(value >= low, name, value, item.metadata["rule"] or f"{low} or more")
+        require(value <= high, name, value, item.metadata["rule"] or f"at most {high}")
+        object.__setattr__(config, item.name, kind(value))
 
 
 @dataclass(frozen=True)
@@ -49,10 +71,10 @@ class RowsConfig:
     """What is done to every row before it is scored, in training and in prediction alike."""
 
     unit_norm: bool = setting(True, "scale every row to length 1")
-    bias: float = setting(0.3, "value of an additional feature that every row has; 0 = none")
+    bias: float = setting(0.3, "value of an additional feature that every row has; 0 = none", 0, 1e30)
 
     def __post_init__(self) -> None:
-        require(0 <= self.bias < 1e30, "rows.bias", self.bias, "0 or more")
+        check_settings("rows", self)
 
 
 @dataclass(frozen=True)
@@ -61,77 +83,92 @@ class TrainConfig:
 
     algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
     favour: str = setting("top", "top, or tail = rare labels count more: higher PSP@k, often at a price in P@k")
-    k: int = setting(5, "train for the k labels at the top")
-    epochs: int = setting(3, "passes over the training rows")
-    eta: float = setting(1.0, "length of a step (sgd only: a perceptron's ranking does not depend on it)")
+    k: int = setting(5, "train for the k labels at the top", 1, 1 << 16)
+    epochs: int = setting(3, "passes over the training rows", 1, 100_000)
+    eta: float = setting(
+        1.0,
+        "length of a step (sgd only: a perceptron's ranking does not depend on it)",
+        sys.float_info.min,
+        MAX_STEP,
+        rule=f"a positive number, at most {MAX_STEP:g}",
+    )
     decay: str = setting(
         "linear", "eta over time: linear = less by an equal part in each pass, constant, or sqrt = eta / sqrt(t)"
     )
-    tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy")
-    radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free")
+    tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy", 0, 1e30)
+    radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free", 0, MAX_STEP)
     spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
     shortlist: int = setting(
-        0, "look for irrelevant labels among those that the so many strongest of each feature bring up; 0 = among all"
+        0,
+        "look for irrelevant labels among those that the so many strongest of each feature bring up; 0 = among all",
+        0,
+        MAX_COUNT,
     )
     widen: bool = setting(
         False, "after two passes let the hardest irrelevant label of each row use the row's features; for rare labels"
     )
-    centroid: float = setting(1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper")
-    average_from: int = setting(2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last")
-    batch_rows: int = setting(32, "rows that are scored with the same weights")
-    block_rows: int = setting(65_536, "rows in memory at a time; row order is drawn by block, then within the block")
-    heldout: float = setting(0.0, "share of the training rows that is held out and scored after every pass")
-    prune: float = setting(0.0, "drop weights smaller than this from the trained model")
-    seed: int = setting(0, "same seed and data = same bits, for any number of threads")
-    threads: int = setting(0, "threads; 0 = one for each core that the process may use")
+    centroid: float = setting(
+        1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper", 0, 1e30
+    )
+    average_from: int = setting(
+        2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last", 0, MAX_COUNT
+    )
+    batch_rows: int = setting(32, "rows that are scored with the same weights", 1, 1 << 16)
+    block_rows: int = setting(
+        65_536, "rows in memory at a time; row order is drawn by block, then within the block", 1, MAX_COUNT
+    )
+    heldout: float = setting(
+        0.0,
+        "share of the training rows that is held out and scored after every pass",
+        0,
+        1 - 2**-53,
+        rule="a share from 0 up to, but not, 1",
+    )
+    prune: float = setting(0.0, "drop weights smaller than this from the trained model", 0, MAX_STEP)
+    seed: int = setting(0, "same seed and data = same bits, for any number of threads", 0, 2**64 - 1)
+    threads: int = setting(
+        0,
+        f"threads; 0 = one for each core that the process may use; no more than {THREADS_A_CORE} a core are used",
+        0,
+        4096,
+    )
 
     def __post_init__(self) -> None:
+        check_settings("train", self)
         require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
         require(self.favour in FAVOURS, "train.favour", self.favour, "one of " + ", ".join(FAVOURS))
         require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
-        for name, least in {
-            "k": 1,
-            "epochs": 1,
-            "average_from": 0,
-            "batch_rows": 1,
-            "shortlist": 0,
-            "seed": 0,
-            "threads": 0,
-        }.items():
-            value = getattr(self, name)
-            require(value >= least, f"train.{name}", value, f"{least} or more")
-        require(math.isfinite(self.eta) and self.eta > 0, "train.eta", self.eta, "a positive number")
-        for name in ("tau", "radius", "prune", "centroid"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, f"train.{name}", value, "0 or more")
-        require(0 <= self.heldout < 1, "train.heldout", self.heldout, "a share from 0 up to, but not, 1")
 
     @property
     def n_threads(self) -> int:
-        return self.threads or n_cores()
+        """Threads that are started: with more than some a core they wait for each other, for minutes."""
+        if self.threads <= THREADS_A_CORE:
+            return self.threads or n_cores()
+        return min(self.threads, THREADS_A_CORE * n_cores())
 
 
 @dataclass(frozen=True)
 class TextConfig:
     """How a text becomes features."""
 
-    ngrams: int = setting(1, "features are 1 to this many words in a row")
-    min_df: int = setting(3, "drop terms of fewer documents than this; hashed features are not dropped")
-    max_df: float = setting(0.5, "drop terms of more than this share of documents; hashed features are not dropped")
+    ngrams: int = setting(1, "features are 1 to this many words in a row", 1, MAX_NGRAMS)
+    min_df: int = setting(3, "drop terms of fewer documents than this; hashed features are not dropped", 1, MAX_COUNT)
+    max_df: float = setting(
+        0.5,
+        "drop terms of more than this share of documents; hashed features are not dropped",
+        sys.float_info.min,
+        1,
+        rule="a share above 0 and at most 1",
+    )
     sublinear_tf: bool = setting(True, "a term that stands n times counts 1 + ln(n), not n")
     lowercase: bool = setting(True, "Word and word are one term")
     token_pattern: str = setting(r"[a-zA-Z][a-zA-Z0-9-]+", "regular expression of a word")
-    hashed_features: int = setting(0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep one")
+    hashed_features: int = setting(
+        0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep one", 0, MAX_HASHED
+    )
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value, kind = getattr(self, item.name), type(item.default)
-            require(type(value) is kind, f"text.{item.name}", value, f"of type {kind.__name__}")
-        require(1 <= self.ngrams <= MAX_NGRAMS, "text.ngrams", self.ngrams, f"from 1 to {MAX_NGRAMS}")
-        require(self.min_df >= 1, "text.min_df", self.min_df, "1 or more")
-        require(0 < self.max_df <= 1, "text.max_df", self.max_df, "a share above 0 and at most 1")
-        in_range = 0 <= self.hashed_features <= MAX_FEATURES
-        require(in_range, "text.hashed_features", self.hashed_features, f"from 0 to {MAX_FEATURES}")
+        check_settings("text", self)
         is_short = len(self.token_pattern) <= MAX_PATTERN
         require(is_short, "text.token_pattern", self.token_pattern[:60], f"of at most {MAX_PATTERN} letters")
         try:
