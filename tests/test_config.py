@@ -79,7 +79,7 @@ def test_threads_do_not_crowd_the_cores():
         ("train.centroid=inf", "train.centroid must be at most 1e\\+30, but is inf"),
         ("rows.bias=inf", "rows.bias must be at most 1e\\+30, but is inf"),
         ("train.block_rows=0", "train.block_rows must be 1 or more, but is 0"),
-        ("train.batch_rows=1000000000", "train.batch_rows must be at most 65536, but is 1000000000"),
+        ("train.batch_rows=1000000000", "train.batch_rows must be at most 16777216, but is 1000000000"),
         ("train.epoch=3", "no setting train.epoch; did you mean 'epochs'"),
         ("tain.k=3", "no section 'tain'; did you mean 'train'"),
         ("k=3", "write section.key=value"),

@@ -31,7 +31,7 @@ from xmlpreck.cli import main
 from xmlpreck.config import RunConfig, TrainConfig
 from xmlpreck.formats import write_repository_text
 from xmlpreck.synthetic import make_dataset
-from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, run
+from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, run, tuning
 
 SECONDS = 60  # after which a command counts as hung
 NOBODY = 65534
@@ -64,6 +64,7 @@ def run_forked(order):
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv = ["xmlpreck", *order["words"]]
+    tuning.FREE_WORK = 0.0  # the budget of large data: small data may have a hundred times as much
     if order["file_bytes"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does at its start
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_bytes"],) * 2)
@@ -282,6 +283,62 @@ def test_printed_command_works_in_a_shell(folder, start, expected):
     )
     assert done.returncode == 0, done.stderr
     assert arrays(folder / "a model; $x") == expected
+
+
+TUNE = tuple(word for word in TRAIN if word != "--no-tune")
+
+
+def n_trials(folder, model="m"):
+    """Trials of tuning that are kept."""
+    with suppress(OSError):
+        return (folder / f"{model}.partial" / "tuning.json").read_text().count("n_passes")
+    return 0
+
+
+@pytest.fixture
+def tuned(folder, start):
+    """The model of a run that tuned in peace."""
+    words = [word if word != "m" else "peace" for word in TUNE]
+    assert start(*words).end() == 0
+    return torture.content(folder / "peace")
+
+
+def test_killed_while_tuning(folder, start, tuned):
+    """With and without --resume: finished trials are taken up, and the choice and the model have the same bits."""
+    for n in range(2, 9, 2):
+        command = start(*TUNE, *(["--resume"] if n > 4 else [])).until(lambda n=n: n_trials(folder) >= n)
+        assert command.end(signal.SIGKILL) == -signal.SIGKILL
+        assert "no checkpoint: going on with tuning" in command.text or n <= 4
+    last = start(*TUNE, "--resume")
+    assert last.end() == 0
+    assert torture.content(folder / "m") == tuned
+    assert not (folder / "m.partial").exists()
+    assert leftovers(folder) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_asked_to_stop_while_tuning(folder, start, tuned, number, code):
+    command = start(*TUNE).until(lambda: n_trials(folder) >= 2)
+    os.kill(command.pid, signal.SIGSTOP)  # so that it is still tuning when the signal comes
+    is_tuning = "tuned in " not in command.text
+    os.kill(command.pid, number)
+    os.kill(command.pid, signal.SIGCONT)
+    assert command.end() == code
+    if is_tuning:
+        assert "stopping; finished trials of tuning are kept; once more to stop at once" in command.text
+        assert 2 <= n_trials(folder) <= 9
+        assert not Checkpoints(folder / "m").numbers()
+    words = command.text.splitlines()[-1].split("xmlpreck ")[1].split()
+    assert start(*words).end() == 0
+    assert torture.content(folder / "m") == tuned
+    assert not (folder / "m.partial").exists()
+
+
+def test_memory_is_refused_before_tuning(folder, start):
+    command = start(*TUNE, "--memory", "20MB")
+    assert command.end() == 2
+    assert "may be used: give more by --memory" in one_line(command)
+    assert not (folder / "m.partial").exists()
 
 
 def test_two_runs_into_one_folder(folder, start, expected):

@@ -4,6 +4,7 @@ import json
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +15,27 @@ from test_train import as_dataset, bits, dense, draw_rows
 
 from xmlpreck import tables
 from xmlpreck.cli import main
-from xmlpreck.config import ALGORITHMS, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.formats import Dataset, write_repository_text
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.shards import write_shards
 from xmlpreck.synthetic import make_dataset
-from xmlpreck.train import Checkpoints, PreparedRows, Trainer, run, tune, tuning
+from xmlpreck.train import (
+    Checkpoints,
+    Interrupted,
+    OverBudget,
+    PreparedRows,
+    Safety,
+    Trainer,
+    fit,
+    fit_tuned,
+    plan,
+    run,
+    tune,
+    tuning,
+)
+from xmlpreck.train.record import Record
 
 SGD = [algo for algo in ALGORITHMS if algo.startswith("sgd")]
 GIVEN = {"tau": 0.2, "eta": 0.3, "k": 3, "epochs": 3, "spread": True, "prune": 0.03, "decay": "sqrt", "widen": True}
@@ -211,8 +226,60 @@ def test_a_given_setting_is_never_changed(rows, given):
 
 def test_nothing_left_to_choose(rows):
     assert set(tuning.TUNED) == set(GIVEN)
-    assert tune(rows, settings(GIVEN, **GIVEN)) is None
+    told = []
+    assert tune(rows, settings(GIVEN, **GIVEN), Safety(tell=told.append)) is None
+    assert told == ["not tuned: every setting is given"]
     assert tune(rows, settings({*GIVEN} - {"k"}, **GIVEN)) is not None
+    # A perceptron's ranking does not depend on these three.
+    meant = {name: value for name, value in GIVEN.items() if name not in ("eta", "spread", "decay")}
+    assert tune(rows, settings(meant, algo="perceptron-avg", **meant)) is None
+
+
+def test_what_is_not_given_is_chosen_whatever_is(rows, monkeypatch):
+    """Once the fourth of tau, eta, k and epochs was given, spread, prune, decay and widen were no longer chosen."""
+    given = {name: GIVEN[name] for name in ("tau", "eta", "k", "epochs")}
+    config, evidence = tune(rows, settings(given, **given))
+    assert set(evidence["chosen"]) >= {"spread", "prune", "decay", "widen"}
+    assert [len(rung["trials"]) for rung in evidence["rungs"]] == [2, 1]  # spread, then what pruning costs
+    assert {trial["settings"]["spread"] for trial in evidence["rungs"][0]["trials"]} == {False, True}
+    assert config.train.prune in (0, *tuning.PRUNES)
+    assert {name: getattr(config.train, name) for name in given} == given
+    # What follows from a rule needs no trial.
+    given = {name: value for name, value in GIVEN.items() if name not in tuning.BY_RULE}
+    monkeypatch.setattr(tuning, "ROWS_SEEN", 10**6)  # as if labels were rare
+    monkeypatch.setattr(tuning.Tuning, "_try", None)
+    config, evidence = tune(rows, settings(given, **given))
+    assert (evidence["rungs"], evidence["history"], evidence["spent"]) == ([], [], 0)
+    assert (config.train.decay, config.train.widen) == ("linear", True)
+    assert "chosen: " in tables.tuning_text(evidence)
+
+
+def test_a_wider_support_gets_the_passes_that_it_needs(rows, monkeypatch):
+    """Two passes never come to it: it was asked for in silence, or chosen for nothing."""
+    # One pass is best by far.
+    monkeypatch.setattr(tuning.Trial, "values", property(lambda self: [90.0] + [0.0] * (len(self.history) - 1)))
+    assert tune(rows, settings())[0].train.epochs < 3
+    config, _ = tune(rows, settings({"widen"}, widen=True))
+    assert (config.train.widen, config.train.epochs) == (True, 3)
+    monkeypatch.setattr(tuning, "ROWS_SEEN", 10**6)  # as if labels were rare
+    config, _ = tune(rows, settings())
+    assert (config.train.widen, config.train.epochs) == (False, 2)
+    with pytest.raises(ConfigError, match="before pass 3, but there are 2: give --epochs 3 or more"):
+        fit(rows, settings(widen=True, epochs=2))
+    with pytest.raises(ConfigError, match="before pass 3, but there are 2: give --epochs 3 or more"):
+        fit_tuned(rows, settings({"widen", "epochs"}, widen=True, epochs=2))
+
+
+@pytest.mark.parametrize("where", ["behind", "between"])
+def test_labels_without_rows_change_no_choice(rows, where):
+    """1,000 columns that no row has: the rule counted them, and some were among the best irrelevant labels."""
+    labels = rows.labels
+    ids = np.arange(labels.shape[1]) * (1 if where == "behind" else 26)
+    more = csr_array((labels.data, ids[labels.indices], labels.indptr), (rows.n_rows, labels.shape[1] + 1000))
+    wide = Dataset(rows.rows, more)
+    (config, evidence), (other, same) = tune(rows, settings()), tune(wide, settings())
+    assert other == config
+    assert same == evidence
 
 
 def test_too_few_rows(rows):
@@ -225,7 +292,7 @@ def test_a_pause_can_stop_it(rows):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune(rows, settings(), stop)
+        tune(rows, settings(), Safety(stop=stop))
 
 
 def test_trials_that_diverge_do_not_stop_it(rows):
@@ -270,6 +337,187 @@ def test_noisy_labels_get_noise_and_clean_ones_none(seed):
     assert clean[0].train.tau == 0
 
 
+# --- stopped and gone on with ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def n_tried(monkeypatch):
+    """Counts the trials that are run."""
+    tried, once = [], tuning.Tuning._try
+    monkeypatch.setattr(tuning.Tuning, "_try", lambda *args: tried.append(1) or once(*args))
+    return tried
+
+
+def stop_after(n_pauses):
+    asked = []
+    return lambda: asked.append(1) or len(asked) >= n_pauses
+
+
+def test_finished_trials_are_not_run_again(rows, tmp_path, n_tried):
+    """However often it is stopped: a start that gets through one trial and a little more goes on from there."""
+    whole = tune(rows, settings())
+    n_trials = len(n_tried)
+    checkpoints, told = Checkpoints(tmp_path / "m"), []
+    checkpoints.folder.mkdir()
+    n_stops = 0
+    while True:
+        try:  # five pauses a trial: stopped in the second one
+            again = tune(
+                rows, settings(threads=1 + n_stops % 2), Safety(checkpoints, stop=stop_after(7), tell=told.append)
+            )
+            break
+        except Interrupted:
+            n_stops += 1
+    assert n_stops == n_trials - 1
+    assert again[1] == whole[1]
+    assert replace(again[0].train, threads=1) == whole[0].train
+    assert len(n_tried) == n_trials + n_trials + n_stops  # each start but the last ran one in vain
+    assert told == []
+    assert tune(rows, settings(), Safety(checkpoints))[1] == whole[1]
+    assert len(n_tried) == 2 * n_trials + n_stops
+
+
+def test_a_record_of_something_else_is_of_no_use(rows, tmp_path, n_tried, monkeypatch):
+    checkpoints = Checkpoints(tmp_path / "m")
+    checkpoints.folder.mkdir()
+    tune(rows, settings(), Safety(checkpoints))
+    one = rows.rows.copy()
+    one.data[0] += 1
+    for other, config in (
+        (rows._replace(rows=one), settings()),
+        (rows, settings(seed=1)),
+        (rows, replace(settings(), rows=RowsConfig(bias=0.1))),
+        (rows, settings({"prune"}, prune=0.0)),  # nothing is tried for pruning: of the last rung nothing is known
+    ):
+        n_tried.clear()
+        assert tune(other, config, Safety(checkpoints))[1] == tune(other, config)[1]
+        assert len(n_tried) == (9 + 9 if "prune" not in config.fixed else 2 + 9)
+    monkeypatch.setattr("xmlpreck.__version__", "0")
+    n_tried.clear()
+    tune(rows, settings(), Safety(checkpoints))
+    assert len(n_tried) == 9
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("P@1", "P@2", 1),
+        lambda text: text.replace('"n_passes": 5', '"n_passes": 4', 1),
+        lambda text: json.dumps({"entries": 3}),
+        lambda text: "[" * 10**5,
+        lambda text: "\0" * 100,
+    ],
+    ids=["empty", "cut", "renamed", "changed", "no entries", "nested", "zeros"],
+)
+def test_a_damaged_record_is_passed_over(rows, tmp_path, n_tried, damage):
+    checkpoints, told = Checkpoints(tmp_path / "m"), []
+    checkpoints.folder.mkdir()
+    safety = Safety(checkpoints, tell=told.append)
+    whole = tune(rows, settings(), safety)
+    checkpoints.record.write_text(damage(checkpoints.record.read_text()))
+    n_tried.clear()
+    assert tune(rows, settings(), safety) == whole
+    assert len(n_tried) == 9
+    assert told == [f"{checkpoints.record}: is damaged: its trials are run again"]
+
+
+@pytest.mark.parametrize("result", [None, {}, {"n_passes": 5, "history": [], "pruned": []}, [1],
+                                    {"n_passes": 5, "history": [{"P@1": float("nan")}], "pruned": []}])  # fmt: skip
+def test_a_result_that_is_none_is_found_again(result):
+    assert tuning.read_trial({}, result) is None
+
+
+def test_a_record_that_cannot_be_written_does_not_end_it(rows, tmp_path):
+    told = []
+    found = tune(rows, settings(), Safety(Checkpoints(tmp_path / "nowhere" / "m"), tell=told.append))
+    assert found == tune(rows, settings())
+    assert len(told) == 9
+    assert all("cannot be written" in text and "tuning goes on" in text for text in told)
+
+
+# --- what is planned is what is run ------------------------------------------------------------------------------
+
+
+def planned(found):
+    """All of a plan but what the process and the machine have to do with."""
+    about = found.to_dict()
+    about["parts"] = {name: size for name, size in about["parts"].items() if name not in UNSTABLE}
+    return {name: value for name, value in about.items() if name not in ("peak_bytes", "limit_bytes", "pass_seconds")}
+
+
+UNSTABLE = ("libraries and loaded rows", "more while tuning")
+
+
+@pytest.mark.parametrize("is_rare", [False, True])
+@pytest.mark.parametrize("fixed", [(), ("widen", "prune", "epochs")])
+def test_plan_is_of_what_is_done(rows, monkeypatch, is_rare, fixed):
+    """With the wider support that the rule will ask for, which no plan knew, and with the trials."""
+    monkeypatch.setattr(tuning, "ROWS_SEEN", 10**6 if is_rare else 80)
+    config = settings(fixed, widen=False, epochs=2, prune=0.0)
+    told = []
+    scorer = fit_tuned(rows, config, on_plan=told.append)
+    (before,) = told
+    assert planned(before) == planned(plan(rows, config, tuned=True))
+    assert before.tuning["trials"] == sum(len(rung["trials"]) for rung in scorer.info["tuning"]["rungs"])
+    assert before.tuning["rows"] == max(rung["rows"] for rung in scorer.info["tuning"]["rungs"])
+    assert before.tuning["passes"] == scorer.info["tuning"]["budget"]
+    without = plan(rows, config)
+    assert without.tuning is None
+    assert (before.n_weights > without.n_weights) == (is_rare and "widen" not in fixed)
+    assert (scorer.n_weights > without.n_weights) <= (before.n_weights > without.n_weights)
+    after = plan(rows, replace(config, train=replace(config.train, **scorer.info["tuning"]["chosen"])))
+    assert planned(before)["n_weights"] == after.n_weights
+    assert before.parts["copies"] >= after.parts["copies"]
+
+
+def test_memory_is_looked_at_before_the_first_trial(rows, n_tried):
+    with pytest.raises(OverBudget, match="may be used: give more by --memory"):
+        fit_tuned(rows, settings(), safety=Safety(memory=1 << 20))
+    with pytest.raises(OverBudget, match="may be used: give more by --memory"):
+        plan(rows, settings(), Safety(memory=1 << 20), tuned=True)
+    assert n_tried == []
+
+
+def test_trials_stay_within_the_memory(rows, tmp_path, n_tried):
+    """A sample whose trials would not fit is halved until they do; a resumed run has the samples that it began with."""
+
+    def opened():
+        made = tuning.Tuning(rows, settings())
+        made.meet(run.survey_of(rows, 500))
+        return made
+
+    record, told = Record(tmp_path / "tuning.json"), []
+    needs = [opened()._sample(n).peak_bytes(settings().train) for n in (1, 75)]
+    assert opened().outline()["rows"] == 75
+    assert needs[1] > needs[0]
+    # Between the two by far: the memory of the process is part of both, and is not the same every time.
+    made = opened()
+    peaks = {75: 10**9, 37: 10**8, 18: 10**7}
+    made._sample = lambda n_rows: SimpleNamespace(peak_bytes=lambda train: peaks[n_rows])
+    assert made.fit_samples(Safety(tell=told.append), record, limit=5 * 10**7) == 10**7
+    assert told == ["tuning tries on 18 rows and not 75, to stay within the memory"]
+    assert max(rung["rows"] for rung in made_rungs(made)) == 18
+    later = opened()
+    later.fit_samples(Safety(resume=True, tell=told.append), Record(tmp_path / "tuning.json"), limit=10**12)
+    assert later.outline()["rows"] == 18
+    fresh = opened()
+    fresh.fit_samples(Safety(), Record(tmp_path / "tuning.json"), limit=10**12)
+    assert fresh.outline()["rows"] == 75
+
+
+def made_rungs(made):
+    del made._sample
+    return made.run(Safety(), Record(None))[1]["rungs"]
+
+
+@pytest.mark.parametrize(("share", "which"), [(1e-9, "none"), (0.9999, "all")])
+def test_a_share_that_holds_nothing_out_is_refused(rows, share, which):
+    with pytest.raises(ConfigError, match=f"train.heldout {share:g} of 1,500 rows is {which} of them: give another"):
+        fit(rows, settings(heldout=share))
+
+
 # --- the command line ------------------------------------------------------------------------------------------
 
 
@@ -294,8 +542,8 @@ def test_training_tunes_unless_told_not_to(trained, capsys):
     assert len(about["history"]) == chosen["epochs"]
     assert "tuning" not in trained("b", "--no-tune", "--epochs", "1")
     flags = ["--eta", "0.3", "--tau", "0", "--k", "5", "--epochs", "2"]
-    assert "tuning" not in trained("c", *flags)
     assert "tuned in " not in capsys.readouterr().out
+    assert set(trained("c", *flags)["tuning"]["chosen"]) >= {"spread", "prune", "decay", "widen"}
 
 
 def test_a_stopped_run_resumes_with_what_it_chose(trained, monkeypatch):
@@ -303,8 +551,8 @@ def test_a_stopped_run_resumes_with_what_it_chose(trained, monkeypatch):
     flags = ["--eta", "0.3"]
     whole = trained("whole", *flags)
     assert whole["tuning"]["fixed"] == {"eta": 0.3}
-    save, n_tuned = Checkpoints.save, []
-    monkeypatch.setattr("xmlpreck.train.tune", lambda *args, **more: n_tuned.append(1) or tune(*args, **more))
+    save, n_tuned, once = Checkpoints.save, [], tuning.Tuning.run
+    monkeypatch.setattr(tuning.Tuning, "run", lambda *args: n_tuned.append(1) or once(*args))
 
     def save_and_stop(self, *state):
         folder = save(self, *state)
@@ -336,3 +584,46 @@ def test_report_says_how_the_settings_were_chosen(trained):
     assert "How the settings were chosen" in page
     assert f"scored on {tuned['tuning']['heldout_rows']:,} held-out rows" in page
     assert "Not tuned: " in page
+
+
+def test_sweep_does_not_tune(trained, capsys):
+    trained("a", "--sweep", "k=1,3", "--tune", code=2)
+    assert "all others being equal: leave out --tune" in capsys.readouterr().err
+
+
+def test_data_of_the_same_name_do_not_share_a_folder(tmp_path, monkeypatch, capsys):
+    """x1/train.txt and x2/train.txt are both called train."""
+    monkeypatch.chdir(tmp_path)
+    places = []
+    for name, seed in (("x1", 1), ("x2", 2)):
+        places.append(tmp_path / name / "train.txt")
+        places[-1].parent.mkdir()
+        write_repository_text(places[-1], make_dataset(60, 40, 12, features_per_row=6, labels_per_row=2, seed=seed))
+    words = ["train", "--no-tune", "--epochs", "1", "--threads", "1", "--data"]
+    assert main([*words, "x1/train.txt"]) == 0
+    before = (tmp_path / "runs" / "train" / "row_weights.npy").read_bytes()
+    assert main([*words, "x1/train.txt"]) == 0  # of the same data it is replaced
+    capsys.readouterr()
+    assert main([*words, "x2/train.txt"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""  # refused before any work
+    assert str(places[0]) in told.err
+    assert str(places[1]) in told.err
+    assert told.err.strip().endswith("choose a folder by --out")
+    assert (tmp_path / "runs" / "train" / "row_weights.npy").read_bytes() == before
+    assert main([*words, "x2/train.txt", "--sweep", "k=1,2", "--heldout", "0.2"]) == 0
+    assert main([*words, "x1/train.txt", "--sweep", "k=1,2", "--heldout", "0.2"]) == 2
+    assert main([*words, "x2/train.txt", "--out", "runs/train"]) == 0
+    assert (tmp_path / "runs" / "train" / "row_weights.npy").read_bytes() != before
+
+
+def test_plan_knows_the_words_of_train(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for words in ([], ["--tune"], ["--no-tune"]):
+        assert main(["plan", "--data", "demo", "--threads", "1", "--json", *words]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert [one["tuning"] is None for one in found] == [False, False, True]
+    assert found[0]["tuning"] == found[1]["tuning"]
+    assert main(["plan", "--data", "demo", "--threads", "1"]) == 0
+    assert "tuning 9 trials on at most " in capsys.readouterr().out

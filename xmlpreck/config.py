@@ -23,6 +23,7 @@ FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
 PASS_DECAYS = (*STEP_DECAYS, "linear")
 MAX_COUNT = 2**31 - 1
+MAX_K = 1 << 16
 MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
 MAX_NGRAMS = 10  # a text of n words has this many times n terms
 MAX_PATTERN = 300
@@ -54,8 +55,9 @@ def require(holds: bool, name: str, value: object, rule: str) -> None:
 def check_settings(section: str, config: Any) -> None:
     """Refuse a value of another type than its setting's default, or out of its bounds; numpy's numbers become plain."""
     for item in dataclasses.fields(config):
-        name, value, kind = f"{section}.{item.name}", getattr(config, item.name), type(item.default)
-        accepted: Any = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
+        name, value = f"{section}.{item.name}", getattr(config, item.name)
+        kind: Any = type(item.default)
+        accepted = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
         is_kind = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
         require(is_kind, name, value, f"of type {kind.__name__}")
         low, high = item.metadata["bounds"]
@@ -83,7 +85,7 @@ class TrainConfig:
 
     algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
     favour: str = setting("top", "top, or tail = rare labels count more: higher PSP@k, often at a price in P@k")
-    k: int = setting(5, "train for the k labels at the top", 1, 1 << 16)
+    k: int = setting(5, "train for the k labels at the top", 1, MAX_K)
     epochs: int = setting(3, "passes over the training rows", 1, 100_000)
     eta: float = setting(
         1.0,
@@ -113,7 +115,7 @@ class TrainConfig:
     average_from: int = setting(
         2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last", 0, MAX_COUNT
     )
-    batch_rows: int = setting(32, "rows that are scored with the same weights", 1, 1 << 16)
+    batch_rows: int = setting(32, "rows that are scored with the same weights", 1, 1 << 24)
     block_rows: int = setting(
         65_536, "rows in memory at a time; row order is drawn by block, then within the block", 1, MAX_COUNT
     )

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from xmlpreck.shards import RowSource
     from xmlpreck.text import TextVectorizer
     from xmlpreck.train import PassFacts, Plan, Safety
+
+# What a first Ctrl-C does, in each phase of a run.
+STOPPING = {
+    "reading": "stopping when the rows are read",
+    "tuning": "stopping; finished trials of tuning are kept",
+    "training": "stopping after a checkpoint",
+    "saving": "the model is being saved, and then it ends",
+}
 
 # Settings of training that have a flag of their own; the others are reached by --set.
 NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "shortlist", "heldout", "threads", "seed")
@@ -50,12 +58,11 @@ def add_training_commands(commands: Any) -> None:
             action="store_true",
             help="where the weights do not fit, keep each label's strongest features",
         )
-    train.add_argument(
-        "--tune",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="choose tau, k, spread, eta, epochs and prune on held-out rows first, if not given; costs about 2 passes",
-    )
+        command.add_argument(
+            "--tune",
+            action=argparse.BooleanOptionalAction,
+            help="choose the settings that are not given on held-out rows first; costs about 2 passes (default: yes)",
+        )
     add_engine_options(train)
     train.set_defaults(split="train")
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
@@ -79,7 +86,7 @@ def plan_command(args: argparse.Namespace) -> None:
     safety = read_safety(args)
     data, _ = open_training(args, settings)
     print(f"{describe_data(args, data)}; settings: {source}", file=sys.stderr)
-    plan = train.plan(data, settings, safety)
+    plan = train.plan(data, settings, safety, tuned=args.tune is not False)
     show(args, plan.to_dict(), plan_text(plan))
 
 
@@ -94,7 +101,7 @@ def train_command(args: argparse.Namespace) -> None:
     from xmlpreck import catalog, model
 
     folder = Path(args.out or Path("runs") / catalog.describe(args.data))
-    model.check_target(folder)
+    model.check_target(folder, None if args.out else data_place(args))
     progress = sys.stderr if args.json else sys.stdout
     if engine is not None:
         refuse_text(args)
@@ -114,6 +121,8 @@ def train_command(args: argparse.Namespace) -> None:
 
 def sweep_command(args: argparse.Namespace) -> None:
     """One model for each value of a setting; P@k of each on the test rows, else on the held-out rows."""
+    if args.tune:
+        raise config.InputError("--sweep compares values of one setting, all others being equal: leave out --tune")
     name, _, values = args.sweep.partition("=")
     words = [word.strip() for word in values.split(",")]
     if not name or not all(words) or len(set(words)) < len(words):
@@ -129,7 +138,7 @@ def sweep_command(args: argparse.Namespace) -> None:
     out = Path(args.out or Path("runs") / f"{catalog.describe(args.data)}-sweep")
     folders = {word: out / f"{name}={word}" for word in words}
     for folder in folders.values():
-        model.check_target(folder)
+        model.check_target(folder, None if args.out else data_place(args))
     # Where k is swept, every trained k is also a k to score.
     ks = sorted({*metrics.REPORTED_KS, *(run.train.k for run in runs.values() if setting == "train.k")})
     progress = sys.stderr if args.json else sys.stdout
@@ -161,22 +170,29 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
 
     checkpoints = train.Checkpoints(folder)
     asked: list[int] = []
+    phases = ["reading"]
 
     def ask(number: int, _: object) -> None:
         asked.append(number)
         signal.signal(number, before[number])  # a second one ends the process at once
-        note("stopping after a checkpoint; once more to stop at once")
+        note(f"{STOPPING[phases[-1]]}; once more to stop at once")
 
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with checkpoints.locked():
         if checkpoints.numbers() and not args.resume:
             raise config.InputError(
-                f"{checkpoints.folder}: has the checkpoint of a run that did not end: go on with --resume, or delete it"
+                f"{checkpoints.folder}: has the checkpoint of a run that did not end: go on with --resume, delete it, "
+                "or choose another --out"
             )
         if args.resume and not checkpoints.numbers():
-            note(f"{checkpoints.folder}: no checkpoint: starting from the first row")
+            how = "going on with tuning" if checkpoints.record.exists() else "starting from the first row"
+            note(f"{checkpoints.folder}: no checkpoint: {how}")
         safety = dataclasses.replace(
-            read_safety(args), checkpoints=checkpoints, resume=args.resume, stop=lambda: bool(asked)
+            read_safety(args),
+            checkpoints=checkpoints,
+            resume=args.resume,
+            stop=lambda: bool(asked),
+            phase=phases.append,
         )
         if minutes is not None:
             safety = dataclasses.replace(safety, minutes=minutes)
@@ -223,7 +239,7 @@ def train_one(
     session: "Session | None" = None,
 ) -> "tuple[LinearScorer, dict[str, Any]]":
     """Train, on a cluster if there is a session, tell the plan and every pass, save."""
-    from xmlpreck import catalog, shards, train
+    from xmlpreck import catalog, tables, train
 
     def tell(text: str) -> None:
         print(text, file=progress, flush=True)
@@ -231,31 +247,37 @@ def train_one(
     def on_pass(facts: "PassFacts") -> None:
         tell(pass_line(facts))
 
+    def on_plan(plan: "Plan") -> None:
+        tell(plan_text(plan))
+
+    def on_tuned(settings: config.RunConfig, evidence: dict[str, Any] | None) -> None:
+        if evidence is not None:
+            tell(f"{tables.tuning_text(evidence)}\ntuned in {time.perf_counter() - started:.1f} s")
+        tell(describe_settings(settings))
+
     started = time.perf_counter()
-    settings, tuning = choose_settings(args, settings, data, safety, tell)
-    tell(describe_settings(settings))
     engine = engine_of(args)
+    is_tuned = args.tune is not False and not args.sweep  # a sweep compares values of one setting
     if engine is not None and session is not None:
         from xmlpreck.cluster import training
 
+        tuning = None
+        if is_tuned:
+            settings, tuning = train.settle(data, settings, safety, progress=True)
+        on_tuned(settings, tuning)
+        safety.phase("training")
         n_shards, rows = engine.label_shards, place_of(args, data)
         scorer = training.fit(session, rows, data, settings, n_shards, safety, on_pass, progress=True, tuning=tuning)
+    elif is_tuned:
+        scorer = train.fit_tuned(data, settings, on_pass, True, safety, on_plan, on_tuned)
     else:
-        scorer = train.fit(
-            data,
-            settings,
-            on_pass,
-            progress=True,
-            safety=safety,
-            on_plan=lambda plan: tell(plan_text(plan)),
-            tuning=tuning,
-        )
+        tell(describe_settings(settings))
+        scorer = train.fit(data, settings, on_pass, True, safety, on_plan)
     seconds = time.perf_counter() - started
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
     # What `report` needs to find the rows again.
-    place = str(Path(args.data).resolve()) if Path(args.data).exists() else shards.without_secrets(args.data)
     columns = {"text_column": args.text_column, "labels_column": args.labels_column, "format": args.format}
-    scorer.info["data"] |= {"name": catalog.describe(args.data), "place": place, **columns}
+    scorer.info["data"] |= {"name": catalog.describe(args.data), "place": data_place(args), **columns}
     n_bytes = scorer.save(folder)
     n_weights = scorer.n_weights
     tell(f"{folder}: {n_weights:,} weights, {n_bytes / 2**20:.1f} MB; trained in {seconds:.1f} s")
@@ -263,36 +285,11 @@ def train_one(
     return scorer, result | {"history": scorer.info["history"]}
 
 
-def choose_settings(
-    args: argparse.Namespace,
-    settings: config.RunConfig,
-    data: "RowSource",
-    safety: "Safety",
-    tell: Callable[[str], None],
-) -> tuple[config.RunConfig, dict[str, Any] | None]:
-    """The settings, tuned if that is wanted, and the evidence; a resumed run has what it chose when it began."""
-    from xmlpreck import tables, train
+def data_place(args: argparse.Namespace) -> str:
+    """Where the rows are, as a model remembers it."""
+    from xmlpreck import shards
 
-    if not args.tune or args.sweep:  # a sweep compares values of one setting, all others being equal
-        return settings, None
-    saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
-    if saved is not None:
-        evidence = saved.about.get("tuning")
-        chosen = evidence["chosen"] if evidence else {}
-        chosen = {name: value for name, value in chosen.items() if name not in settings.fixed}
-        return dataclasses.replace(settings, train=dataclasses.replace(settings.train, **chosen)), evidence
-
-    def pause() -> None:
-        if safety.stop():
-            raise train.Interrupted
-
-    started = time.perf_counter()
-    rows, _ = train.split_heldout(data, settings.train)  # what is held out for the passes has no say here either
-    tuned = train.tune(rows, settings, pause, progress=True)
-    if tuned is None:
-        return settings, None
-    tell(f"{tables.tuning_text(tuned[1])}\ntuned in {time.perf_counter() - started:.1f} s")
-    return tuned
+    return str(Path(args.data).resolve()) if Path(args.data).exists() else shards.without_secrets(args.data)
 
 
 def score(
@@ -361,6 +358,11 @@ def plan_text(plan: "Plan") -> str:
             1,
             f"cut to fit: at most {plan.cut.most_features:,} features a label, "
             f"{plan.cut.n_labels:,} of {plan.n_labels:,} labels lost some",
+        )
+    if plan.tuning is not None:
+        lines.append(
+            f"tuning {plan.tuning['trials']} trials on at most {plan.tuning['rows']:,} rows, which cost at most "
+            f"{plan.tuning['passes']:.1f} passes; weights and memory are those of the largest settings it may choose"
         )
     if plan.pass_seconds is not None:
         lines.append(f"time about {plan.pass_seconds:.1f} s a pass")

@@ -266,14 +266,23 @@ def lay_out_arrays(offsets: np.ndarray, labels: np.ndarray, values: np.ndarray, 
     return with_dense_rows(sparse_weights(offsets, *wide, n_labels))
 
 
-def check_target(folder: Path) -> None:
-    """A model may take the place of nothing, an empty folder or a model: other files are never overwritten."""
+def check_target(folder: Path, place: str | None = None) -> None:
+    """A model may take the place of nothing, an empty folder or a model: other files are never overwritten.
+
+    Where nobody chose the folder, `place` names the data, and a model of other data stays too.
+    """
     if not folder.name:
         raise ModelError(f"{folder}: is no name for a model: choose a folder of its own by --out")
     try:
         refuse_strangers(folder, MODEL)
     except OSError as error:
         raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    if place is not None and (folder / "model.json").exists():
+        data = read_about(folder).get("data")
+        other = data.get("place") if isinstance(data, dict) else None
+        if other != place:
+            whose = f"{other!r:.200}" if other else "data that it does not name"
+            raise ModelError(f"{folder}: holds a model of {whose}, not of {place!r:.200}: choose a folder by --out")
 
 
 def read_about(folder: Path) -> dict[str, Any]:

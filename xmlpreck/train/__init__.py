@@ -10,11 +10,11 @@ from xmlpreck.train.run import (
     Survey,
     fit,
     load_kernels,
-    plan,
     score,
     split_heldout,
 )
 from xmlpreck.train.trainer import Trainer, TrainingError
+from xmlpreck.train.tuned import fit_tuned, plan, settle
 from xmlpreck.train.tuning import tune
 from xmlpreck.train.update import update
 
@@ -32,11 +32,13 @@ __all__ = [
     "Trainer",
     "TrainingError",
     "fit",
+    "fit_tuned",
     "format_bytes",
     "load_kernels",
     "parse_bytes",
     "plan",
     "score",
+    "settle",
     "split_heldout",
     "tune",
     "update",

@@ -41,6 +41,7 @@ class Checkpoints:
 
     def __init__(self, model_folder: Path) -> None:
         self.folder = model_folder.with_name(f"{model_folder.name}.partial")
+        self.record = self.folder / "tuning.json"  # what tuning has found before the first checkpoint
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -127,7 +128,9 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """The run is done."""
+        """Remove what a run that is done has kept."""
+        with suppress(OSError):
+            self.record.unlink()
         for number in self.numbers():
             self._remove(number)
 

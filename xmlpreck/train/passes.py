@@ -111,6 +111,7 @@ class PreparedRows:
         self.n_features = source.n_features + (config.bias > 0)
         self.n_blocks = -(-source.n_rows // block_rows)
         self.only_block: Rows | None = None  # kept where all rows fit into one block
+        self.most_labels = 0  # of a row that was read
         self.streamed_bytes = 0  # at most: a block in use, and the next one as it is read and prepared
 
     def block_length(self, block: int) -> int:
@@ -127,6 +128,7 @@ class PreparedRows:
             if self.n_labels < self.source.n_labels:
                 labels = labels[:, self.labels.start : self.labels.stop]
             rows = kernel_rows(prepare_rows(block.rows, self.config), labels)
+            self.most_labels = max(self.most_labels, int(np.diff(rows.label_offsets).max(initial=0)))
             if self.n_blocks > 1:
                 read = sum(a.nbytes for m in (block.rows, block.labels) for a in (m.data, m.indices, m.indptr))
                 self.streamed_bytes = max(self.streamed_bytes, read + 2 * sum(array.nbytes for array in rows))

@@ -1,7 +1,8 @@
 """What a run will need, known before its first pass: weights, memory, disk and time."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.trainer import WIDENED_PASS, TrainingError
 
 FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # whatever the number of weights
+TUNING_PART = "more while tuning"
 KEY_BYTES = 24  # a possible new weight, while those that are new are found: keys of 8 bytes, in order, each once
 FREE_SHARE = 0.8  # of the free memory, where no limit is given
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -39,6 +41,7 @@ class Plan:
     limit_bytes: int
     pass_seconds: float | None = None
     cut: Cut | None = None
+    tuning: dict[str, Any] | None = None  # trials, most rows of one, and passes over all rows that they may cost
 
     @property
     def peak_bytes(self) -> int:
@@ -52,6 +55,11 @@ class Plan:
         """About how many weights would fit, if each needs what one needs now; with a little room to spare."""
         fixed = sum(self.parts[name] for name in FIXED_PARTS)
         return max(int(0.95 * self.n_weights * (limit - fixed) / max(self.peak_bytes - fixed, 1)), 1)
+
+    def with_tuning(self, outline: dict[str, Any], peak_bytes: int) -> "Plan":
+        """Plan for tuning before the run, which may need more memory than the run itself."""
+        parts = self.parts | {TUNING_PART: max(peak_bytes - self.peak_bytes, 0)}
+        return replace(self, parts=parts, tuning=outline)
 
     def to_dict(self) -> dict[str, object]:
         numbers = {name: value for name, value in vars(self).items() if name != "cut"}
@@ -87,6 +95,7 @@ def plan_run(
         n_weights, n_sparse = n_weights + n_new, n_sparse + n_new_sparse
     averages = (n_sparse + cells) * value
     scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
+    steps = config.batch_rows * ((min(config.k, rows.n_labels) + rows.most_labels) * entry + 8)  # of a batch
     champions = int(np.minimum(lengths, config.shortlist).sum()) * entry
     # Beside the weights and averages stand, one after the other: the support from which they are laid out (when there
     # are no averages yet); copies of the weights, to score held-out rows; what a wider support is made from; the model
@@ -99,7 +108,7 @@ def plan_run(
         "weights": n_sparse * entry + cells * (value + scored_cell) + cells // 8 + champions,
         "averages": averages,
         "rows being read": rows.streamed_bytes,
-        "buffers": config.n_threads * rows.n_labels * value,
+        "buffers": config.n_threads * rows.n_labels * value + steps,
         "copies": max(laying_out, scoring, widening, finishing, 0),
     }
     return Plan(

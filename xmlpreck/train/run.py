@@ -12,23 +12,26 @@ from scipy.sparse import csr_array
 
 import xmlpreck
 from xmlpreck import metrics
-from xmlpreck.config import RunConfig, TrainConfig
+from xmlpreck.config import ConfigError, RunConfig, TrainConfig
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels.arrays import Rows, Weights
 from xmlpreck.machine import resident_bytes
 from xmlpreck.model import LinearScorer, all_sparse, lay_out
-from xmlpreck.shards import RowSource, Subset, checked
+from xmlpreck.shards import RowSource, Subset, checked, read_blocks
 from xmlpreck.support import Cut, TooManyWeights, find_strongest, find_support
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows
 from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run
-from xmlpreck.train.trainer import Trainer, TrainingError
+from xmlpreck.train.trainer import WIDENED_PASS, Trainer, TrainingError
 
 CHECKPOINT_MINUTES = 10.0
 # A pass that ends sooner after a checkpoint gets none: on EURLEX57K one takes a fifth of the time of a pass.
 SPARED_SECONDS = 20.0
 GATHERING_BYTES = 8  # a weight, while two supports are united
 TRIES = 8  # at a support that fits into memory
+
+
+PHASES = ("reading", "tuning", "training", "saving")
 
 
 class Interrupted(Exception):
@@ -46,6 +49,30 @@ class Safety:
     fit_memory: bool = False  # keep each label's strongest features where all would not fit
     stop: Callable[[], bool] = lambda: False  # asked between calls of the kernels
     tell: Callable[[str], None] = lambda text: None
+    phase: Callable[[str], None] = lambda name: None  # told one of PHASES as it begins
+
+    def pause(self) -> None:
+        """Stop here, before there is a checkpoint to write, if that is asked for."""
+        if self.stop():
+            raise Interrupted
+
+
+@dataclass
+class Room:
+    """The rows of a run, and what was found out about them before its first pass."""
+
+    rows: PreparedRows
+    heldout: RowSource
+    support: Weights | None
+    plan: Plan
+    survey: "Survey"
+
+    def take_support(self) -> Weights:
+        """Hand over the support, which is large: nobody else keeps it."""
+        support, self.support = self.support, None
+        if support is None:
+            raise ValueError("the support was handed over before")
+        return support
 
 
 def load_kernels() -> None:
@@ -62,21 +89,22 @@ def fit(
     safety: Safety | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     tuning: dict[str, Any] | None = None,
+    room: Room | None = None,
 ) -> LinearScorer:
     """Train on all rows of `source`, or on all but the held-out ones, and return the scorer, pruned if asked for.
 
     `on_plan` is told the plan before the first pass, `on_pass` the facts of every pass; `progress` shows a bar on a
-    terminal. `tuning` is the evidence for the settings, if they were tuned: the model keeps it.
+    terminal. `tuning` is the evidence for the settings, if they were tuned: the model keeps it. `room` is what was made
+    for these rows before, if it was (it is used up).
     """
     safety = safety or Safety()
     source = checked(source)
-    rows, heldout = open_training_rows(source, config)
     saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
-    support, plan, survey = make_room(
-        rows, config, safety, heldout.n_rows > 0, saved.about["identity"].get("cut") if saved else None
-    )
-    trainer = Trainer(support, within(config.train, plan.cut))
-    del support
+    if room is None:
+        room = make_room(source, config, safety, saved.about["identity"].get("cut") if saved else None)
+    safety.phase("training")
+    rows, heldout, plan, survey = room.rows, room.heldout, room.plan, room.survey
+    trainer = Trainer(room.take_support(), within(config.train, plan.cut))
     trainer.favour_tail(survey.label_counts, survey.n_rows)
     if on_plan is not None:
         on_plan(plan if saved else replace(plan, pass_seconds=trainer.time_rows(rows)))
@@ -96,6 +124,7 @@ def fit(
             facts = replace(facts, heldout=score(LinearScorer(trainer.weights(), config.rows), heldout, config.train))
         on_pass(facts)
         keeper.end_pass(facts)
+    safety.phase("saving")
     weights = trainer.finish()
     if config.train.prune:  # as LinearScorer.prune, but the trained weights are given back before the new ones stand
         sparse = all_sparse(weights, least=config.train.prune)
@@ -115,14 +144,6 @@ def run_info(config: RunConfig, data: dict[str, object], keeper: "Keeper") -> di
     return info
 
 
-def plan(source: RowSource, config: RunConfig, safety: Safety | None = None) -> Plan:
-    """What `fit` would need and do, with a short calibration of its speed."""
-    safety = safety or Safety()
-    rows, heldout = open_training_rows(checked(source), config)
-    support, plan, _ = make_room(rows, config, safety, heldout.n_rows > 0)
-    return replace(plan, pass_seconds=Trainer(support, config.train).time_rows(rows))
-
-
 def open_training_rows(
     source: RowSource, config: RunConfig, label_range: range | None = None
 ) -> tuple[PreparedRows, RowSource]:
@@ -130,7 +151,13 @@ def open_training_rows(
     if not source.n_rows or not source.n_features or not source.n_labels:
         sizes = f"{source.n_rows} rows, {source.n_features} features, {source.n_labels} labels"
         raise TrainingError(f"no data: {sizes}")
-    kept, heldout = split_heldout(source, config.train)
+    train = config.train
+    if train.widen and train.epochs < WIDENED_PASS:
+        raise ConfigError(
+            f"train.widen makes the support wider before pass {WIDENED_PASS}, but there are {train.epochs}: give "
+            f"--epochs {WIDENED_PASS} or more, or leave train.widen false"
+        )
+    kept, heldout = split_heldout(source, train)
     return PreparedRows(kept, config.rows, config.train.block_rows, label_range), heldout
 
 
@@ -140,13 +167,19 @@ def within(train: TrainConfig, cut: Cut | None) -> TrainConfig:
 
 
 def make_room(
-    rows: PreparedRows, config: RunConfig, safety: Safety, has_heldout: bool, cut: list[int] | None = None
-) -> tuple[Weights, Plan, "Survey"]:
-    """The support of the rows, what it will need, and a survey of the rows; all in one pass, if the weights fit.
+    source: RowSource,
+    config: RunConfig,
+    safety: Safety,
+    cut: list[int] | None = None,
+    needed: Callable[["Survey"], TrainConfig] | None = None,
+) -> Room:
+    """Find the support of the rows and what it will need, and survey the rows; all in one pass, if the weights fit.
 
     Where they do not, and only if that is asked for, a second pass keeps each label's strongest features. `cut` is what
-    was cut when the run began: resumed it must get the same support.
+    was cut when the run began: resumed it must get the same support. `needed` tells the settings that need the most,
+    where some are still to be chosen.
     """
+    rows, heldout = open_training_rows(source, config)
     limit = safety.memory or default_limit()
     sizes = (rows.n_features, rows.n_labels, config.train.n_threads)
 
@@ -154,8 +187,8 @@ def make_room(
         return (block for _, block in rows.blocks(range(rows.n_blocks), survey.add))
 
     def plan_of(support: Weights, survey: Survey, cut: Cut | None = None) -> Plan:
-        train = within(config.train, cut)
-        return replace(plan_run(support, rows, train, has_heldout, limit, survey.feature_counts), cut=cut)
+        train = within(needed(survey) if needed else config.train, cut)
+        return replace(plan_run(support, rows, train, heldout.n_rows > 0, limit, survey.feature_counts), cut=cut)
 
     most_weights = cut[0] if cut else 0
     if not most_weights:
@@ -166,7 +199,7 @@ def make_room(
             survey.check_labels()
             plan = plan_of(support, survey)
             if plan.peak_bytes <= limit:
-                return support, plan, survey
+                return Room(rows, heldout, support, plan, survey)
             need = plan.need
             most_weights = plan.weights_within(limit)
             del support
@@ -180,11 +213,11 @@ def make_room(
         survey = Survey()
         support, found = find_strongest(blocks(survey), *sizes, most_weights=most_weights)
         survey.check_labels()
-        if found is None and config.train.widen:  # it fits as it is, but no wider
+        if found is None and (needed(survey) if needed else config.train).widen:  # it fits as it is, but no wider
             found = Cut(most_weights, rows.n_features, 0)
         plan = plan_of(support, survey, found)
         if plan.peak_bytes <= limit or cut:
-            return support, plan, survey
+            return Room(rows, heldout, support, plan, survey)
         most_weights = plan.weights_within(limit)
     raise over_budget(plan.need, limit)
 
@@ -278,6 +311,11 @@ def score(
 def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, RowSource]:
     """(rows to train on, rows held out), drawn by default_rng([seed, 0]); both in the order of the data."""
     n_heldout = round(source.n_rows * config.heldout)
+    if config.heldout and source.n_rows and n_heldout in (0, source.n_rows):
+        which = "none" if n_heldout == 0 else "all"
+        raise ConfigError(
+            f"train.heldout {config.heldout:g} of {source.n_rows:,} rows is {which} of them: give another share, or 0"
+        )
     shuffled = np.random.default_rng([config.seed, 0]).permutation(source.n_rows)
     heldout = Subset(source, np.sort(shuffled[:n_heldout]))
     return (Subset(source, np.sort(shuffled[n_heldout:])) if n_heldout else source), heldout
@@ -330,3 +368,12 @@ class Survey:
             "n_rows_without_labels": self.n_rows_without_labels,
             "sha256": together.hexdigest(),
         }
+
+
+def survey_of(source: RowSource, block_rows: int) -> Survey:
+    """Look at all rows once."""
+    survey = Survey()
+    for _, block in read_blocks(source, block_rows):
+        survey.add(block)
+    survey.check_labels()
+    return survey
