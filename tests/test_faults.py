@@ -194,7 +194,7 @@ def test_torture_on_a_few_runs(folder):
         "--seed",
         "2",
         "--rows",
-        "400",
+        "1100",
         "--out",
         str(folder / "t.json"),
     ]
@@ -203,7 +203,7 @@ def test_torture_on_a_few_runs(folder):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((folder / "t.json").read_text())
-    assert found["n_rows"] == 400
+    assert found["n_rows"] == 1100
     assert [run["differs"] for run in found["runs"]] == [[]] * 5
 
 

@@ -3,9 +3,9 @@
     python tools/torture.py --data ../shared/data/bibtex --runs 50 [--seed 0] [--rows 2000] [--out FILE.json]
 
 One run is left in peace: the reference. Every other one is killed by SIGKILL, some several times, and resumed until it
-ends. A fifth of the kills come at any time of a process, the others between loaded rows and a saved model (a short
-part of a short run). Exit 1 if a model differs from the reference or a run does not end well. The seed draws the
-moments; what a moment hits depends on the machine.
+ends. A tenth of the kills come at any time of a process, the others within tuning, the passes or the saving of the
+model, as often in each (saving is a short part of a run). Exit 1 if a model differs from the reference or a run does
+not end well. The seed draws the moments; what a moment hits depends on the machine.
 """
 
 import argparse
@@ -21,10 +21,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-LOADED, SAVED = " passes, ", " weights, "  # in the lines that are printed before and after training
+# The phases of a run, and what the log has when they begin. Tuning begins with the plan.
+PHASES = {"tuning": " a pass\n", "passes": " passes, ", "saving": "\npass {epochs}:", "end": " weights, "}
+# Tuning of small data costs up to 200 passes: some, so that a run takes seconds.
+PROGRAM = """
+import sys
+from xmlpreck.cli import main
+from xmlpreck.train import tuning
+tuning.FREE_WORK = 2e8
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
 BLOCKS = 8  # of a pass: with a pause after each there are checkpoints within a pass of few rows too
 POLL_SECONDS = 0.005
-ANY_TIME, AGAIN = 0.2, 0.5  # shares: kills at any time of a process, killed processes whose successor is killed too
+ANY_TIME, AGAIN = 0.1, 0.5  # shares: kills at any time of a process, killed processes whose successor is killed too
 
 
 @dataclass(frozen=True)
@@ -33,49 +42,60 @@ class Ended:
 
     code: int
     seconds: float
-    loading: float  # seconds until training began
-    training: float  # seconds from then until the model was saved
+    began: dict[str, float]  # seconds until each phase began that did
+    log: str
+
+    def length(self, phase: str) -> float:
+        """Seconds of a phase of a run that ended well."""
+        names = list(PHASES)
+        return self.began[names[names.index(phase) + 1]] - self.began[phase]
 
 
-def train(words: list[str], log: Path, kill_after: float | None = None, from_training: bool = False) -> Ended:
-    """Train in a process of its own, killed so many seconds after its start or after training began, if asked for."""
+def train(words: list[str], epochs: int, log: Path, kill_after: float | None = None, phase: str = "") -> Ended:
+    """Train in a process of its own, killed so many seconds after its start or after a phase began, if asked for."""
     begin = time.monotonic()
-    loaded = saved = None
+    began: dict[str, float] = {}
     with (
         open(log, "wb") as output,
-        subprocess.Popen([sys.executable, "-m", "xmlpreck", "train", *words], stdout=output, stderr=output) as process,
+        subprocess.Popen([sys.executable, "-c", PROGRAM, *words], stdout=output, stderr=output) as process,
     ):
-        while process.poll() is None:
-            now = time.monotonic()
+        is_alive = True
+        while is_alive:
+            is_alive = process.poll() is None  # before the log is read: its end is read too
+            now = time.monotonic() - begin
             printed = log.read_text(encoding="utf-8")
-            loaded = loaded or (now if LOADED in printed else None)
-            saved = saved or (now if SAVED in printed else None)
-            since = loaded if from_training else begin
-            if kill_after is not None and since is not None and now - since >= kill_after:
+            for name, sign in PHASES.items():
+                if name not in began and sign.format(epochs=epochs) in printed:
+                    began[name] = now
+            since = began.get(phase) if phase else 0.0
+            if is_alive and kill_after is not None and since is not None and now - since >= kill_after:
                 process.kill()
                 break
             time.sleep(POLL_SECONDS)
-    end = time.monotonic()
-    loaded = loaded or end
-    return Ended(process.returncode, end - begin, loaded - begin, (saved or end) - loaded)
+    return Ended(process.returncode, time.monotonic() - begin, began, log.read_text(encoding="utf-8"))
 
 
-def place_of(model: Path) -> str:
-    """Where a kill has hit, by what it left behind."""
+def place_of(model: Path, ended: Ended) -> tuple[str, str]:
+    """Where a kill has hit, (phase, more exactly), by what it left behind."""
     partial = model.with_name(f"{model.name}.partial")
     checkpoints = sorted(partial.glob("checkpoint-*"))
     if any(model.parent.glob(f".{model.name}.*")):
-        return "while the model was saved"
+        return "saving", "while the model was saved"
     if any(partial.glob(".checkpoint-*")):
-        return "while a checkpoint was saved"
+        return "passes", "while a checkpoint was saved"
     if model.exists():
-        return "after the model was saved"
+        return "saving", "after the model was saved"
+    if "passes" not in ended.began:
+        record = partial / "tuning.json"
+        n_trials = record.read_text(encoding="utf-8").count('"n_passes"') if record.exists() else 0
+        phase = "tuning" if "tuning" in ended.began else "reading"
+        return phase, f"with {n_trials} trials and {len(checkpoints)} checkpoints"
     if not checkpoints:
-        return "before the first checkpoint"
+        return "passes", "before the first checkpoint"
     cursor = json.loads((checkpoints[-1] / "checkpoint.json").read_text(encoding="utf-8"))["trainer"]
     if cursor["n_passes"] == cursor["number"]:
-        return f"after pass {cursor['number']}"
-    return f"in pass {cursor['number']}, after block {cursor['n_blocks']} and {cursor['n_rows']} rows"
+        return "saving" if "saving" in ended.began else "passes", f"after pass {cursor['number']}"
+    return "passes", f"in pass {cursor['number']}, after block {cursor['n_blocks']} and {cursor['n_rows']} rows"
 
 
 def sweep_up(model: Path) -> None:
@@ -106,22 +126,22 @@ def differences(reference: Path, model: Path) -> list[str]:
     return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
-def torture(words: list[str], model: Path, peace: Ended, rng: Random) -> tuple[list[str], str]:
+def torture(words: list[str], epochs: int, model: Path, peace: Ended, rng: Random) -> tuple[list[tuple[str, str]], str]:
     """One run, killed and resumed until it ends; where the kills hit, and what is wrong in the end."""
-    places: list[str] = []
+    places: list[tuple[str, str]] = []
     log = model.with_name("log.txt")
     kills = True
     while True:
-        from_training = rng.random() >= ANY_TIME
-        moment = rng.uniform(0, peace.training if from_training else peace.seconds)
-        ended = train([*words, "--out", str(model), "--resume"], log, moment if kills else None, from_training)
+        phase = "" if rng.random() < ANY_TIME else rng.choice([name for name in PHASES if name != "end"])
+        moment = rng.uniform(0, peace.length(phase) if phase else peace.seconds)
+        ended = train([*words, "--out", str(model), "--resume"], epochs, log, moment if kills else None, phase)
         if ended.code >= 0:
             break
-        places.append(place_of(model))
+        places.append(place_of(model, ended))
         sweep_up(model)
         kills = rng.random() < AGAIN
     if ended.code:
-        return places, f"exit {ended.code}: {log.read_text(encoding='utf-8').splitlines()[-1:]}"
+        return places, f"exit {ended.code}: {ended.log.splitlines()[-1:]}"
     left = [path.name for path in model.parent.iterdir() if path.name not in (model.name, log.name)]
     return places, ", ".join(f"{name} left behind" for name in left)
 
@@ -153,26 +173,24 @@ def main() -> None:
         n_rows = write_slice(args.data, args.rows, scratch / "data")
         words = ["--data", str(scratch / "data"), "--epochs", str(args.epochs), "--checkpoint-minutes", "0.002"]
         words += ["--threads", "1", "--set", f"train.block_rows={-(-n_rows // BLOCKS)}"]
-        peace = train([*words, "--out", str(scratch / "reference")], scratch / "log.txt")
+        peace = train([*words, "--out", str(scratch / "reference")], args.epochs, scratch / "log.txt")
         if peace.code:
-            sys.exit((scratch / "log.txt").read_text(encoding="utf-8"))
-        print(
-            f"seed {args.seed}; {n_rows:,} rows; reference {peace.seconds:.1f} s, {peace.training:.1f} s of it training"
-        )
+            sys.exit(peace.log)
+        lengths = ", ".join(f"{phase} {peace.length(phase):.2f}" for phase in list(PHASES)[:-1])
+        print(f"seed {args.seed}; {n_rows:,} rows; reference {peace.seconds:.1f} s, of it {lengths}", flush=True)
         for number in range(args.runs):
             folder = scratch / f"run-{number}"
             folder.mkdir()
-            places, wrong = torture(words, folder / "model", peace, rng)
+            places, wrong = torture(words, args.epochs, folder / "model", peace, rng)
             changed = differences(scratch / "reference", folder / "model")
             results.append({"run": number, "kills": places, "wrong": wrong, "differs": changed})
-            print(
-                f"run {number}: {'; '.join(places) or 'ended before its kill'}: {wrong or 'ended'}, {changed or 'same'}"
-            )
+            shown = "; ".join(f"{phase}: {place}" for phase, place in places) or "ended before its kill"
+            print(f"run {number}: {shown}: {wrong or 'ended'}, {changed or 'same'}", flush=True)
             shutil.rmtree(folder)
-    hits = Counter(place.split(",")[0] for run in results for place in run["kills"])
+    hits = Counter(phase for run in results for phase, _ in run["kills"])
     n_bad = sum(bool(run["wrong"] or run["differs"]) for run in results)
-    print("\n".join(f"{n:4} kills {place}" for place, n in hits.most_common()))
-    print(f"{len(results)} runs, {hits.total()} kills, {n_bad} runs that went wrong")
+    fell = ", ".join(f"{n} in {phase}" for phase, n in hits.most_common())
+    print(f"{len(results)} runs, {hits.total()} kills ({fell}), {n_bad} runs that went wrong")
     if args.out:
         about = {"data": args.data, "n_rows": n_rows, "seed": args.seed, "reference_seconds": peace.seconds}
         args.out.write_text(json.dumps(about | {"places": hits, "runs": results}, indent=1) + "\n", encoding="utf-8")

@@ -263,15 +263,16 @@ def train_one(
 
         tuning = None
         if is_tuned:
-            settings, tuning = train.settle(data, settings, safety, progress=True)
-        on_tuned(settings, tuning)
+            settings, tuning = train.settle(data, settings, safety, True, on_tuned)
+        else:
+            on_tuned(settings, None)
         safety.phase("training")
         n_shards, rows = engine.label_shards, place_of(args, data)
         scorer = training.fit(session, rows, data, settings, n_shards, safety, on_pass, progress=True, tuning=tuning)
     elif is_tuned:
         scorer = train.fit_tuned(data, settings, on_pass, True, safety, on_plan, on_tuned)
     else:
-        tell(describe_settings(settings))
+        on_tuned(settings, None)
         scorer = train.fit(data, settings, on_pass, True, safety, on_plan)
     seconds = time.perf_counter() - started
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)

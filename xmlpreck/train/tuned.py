@@ -14,7 +14,7 @@ from xmlpreck.train.run import Room, Safety, fit, identity_of, make_room, split_
 from xmlpreck.train.trainer import Trainer
 from xmlpreck.train.tuning import Tuning, open_record, open_tuning, tune
 
-OnTuned = Callable[[RunConfig, dict[str, Any] | None], None]  # told the settings, and the evidence if they were tuned
+OnTuned = Callable[[RunConfig, dict[str, Any] | None], None]  # told the settings, and the evidence if it is new
 
 
 def plan(source: RowSource, config: RunConfig, safety: Safety | None = None, tuned: bool = False) -> Plan:
@@ -41,7 +41,7 @@ def fit_tuned(
     safety, source = safety or Safety(), checked(source)
     known = settings_of_checkpoint(config, safety)
     if known is not None:
-        on_tuned(*known)
+        on_tuned(known[0], None)
         return fit(source, known[0], on_pass, progress, safety, on_plan, known[1])
     record = open_record(safety)
     room, tuning = prepare(source, config, safety, record)
@@ -57,11 +57,21 @@ def fit_tuned(
 
 
 def settle(
-    source: RowSource, config: RunConfig, safety: Safety, progress: bool = False
+    source: RowSource,
+    config: RunConfig,
+    safety: Safety,
+    progress: bool = False,
+    on_tuned: OnTuned = lambda config, evidence: None,
 ) -> tuple[RunConfig, dict[str, Any] | None]:
     """Choose the settings only, for a run whose weights are elsewhere; one that is resumed has what it chose."""
+    known = settings_of_checkpoint(config, safety)
+    if known is not None:
+        on_tuned(known[0], None)
+        return known
     rows, _ = split_heldout(source, config.train)  # what is held out for the passes has no say here either
-    return settings_of_checkpoint(config, safety) or tune(rows, config, safety, progress) or (config, None)
+    found = tune(rows, config, safety, progress) or (config, None)
+    on_tuned(*found)
+    return found
 
 
 def settings_of_checkpoint(config: RunConfig, safety: Safety) -> tuple[RunConfig, dict[str, Any] | None] | None:
@@ -78,9 +88,11 @@ def settings_of_checkpoint(config: RunConfig, safety: Safety) -> tuple[RunConfig
 def prepare(source: RowSource, config: RunConfig, safety: Safety, record: Record) -> tuple[Room, Tuning | None]:
     """Make room for the run and see that its trials fit in, before the first of them."""
     rows, _ = split_heldout(source, config.train)
-    tuning = open_tuning(rows, config, safety)
-    if tuning is None:
-        return make_room(source, config, safety), None
+    tuning = open_tuning(rows, config)
+    if isinstance(tuning, str):
+        room = make_room(source, config, safety)
+        safety.tell(tuning)
+        return room, None
     facts = identity_of(config, {"n_rows": rows.n_rows}) | {"fixed": sorted(config.fixed), "about": "cut"}
     known = record.get(facts) if safety.resume else None
     room = make_room(source, config, safety, known["cut"] if known else None, tuning.needed)

@@ -415,8 +415,9 @@ def tune(
     """
     safety = safety or Safety()
     source = checked(source)
-    tuning = open_tuning(source, config, safety)
-    if tuning is None:
+    tuning = open_tuning(source, config)
+    if isinstance(tuning, str):
+        safety.tell(tuning)
         return None
     tuning.meet(survey_of(source, config.train.block_rows))
     record = open_record(safety)
@@ -425,16 +426,15 @@ def tune(
     return tuning.run(safety, record, progress)
 
 
-def open_tuning(source: RowSource, config: RunConfig, safety: Safety) -> Tuning | None:
-    """A choice that is to be made; None, and why, where there is none."""
+def open_tuning(source: RowSource, config: RunConfig) -> Tuning | str:
+    """A choice that is to be made, or why there is none."""
     reason = reason_not_to_tune(source, config)
     if reason is None:
         tuning = Tuning(source, config)
         if tuning.can_judge:
             return tuning
         reason = "no row of those held out has a label"
-    safety.tell(f"not tuned: {reason}")
-    return None
+    return f"not tuned: {reason}"
 
 
 def open_record(safety: Safety) -> Record:
