@@ -245,7 +245,7 @@ def test_asked_to_stop(folder, start, expected, number, code):
     assert command.end(number) == code
     assert "stopping after a checkpoint; once more to stop at once" in command.text
     last = command.text.splitlines()[-1]
-    assert last.startswith("stopped; go on with: xmlpreck train --data data --out m ")
+    assert last.startswith("stopped while training; go on with: xmlpreck train --data data --out m ")
     assert last.endswith(" --resume")
     assert Checkpoints(folder / "m").last() is not None
     assert leftovers(folder) == []
@@ -325,7 +325,7 @@ def test_asked_to_stop_while_tuning(folder, start, tuned, number, code):
     os.kill(command.pid, signal.SIGCONT)
     assert command.end() == code
     if is_tuning:
-        assert "stopping; finished trials of tuning are kept; once more to stop at once" in command.text
+        assert "stopped while tuning; finished trials of tuning are kept; go on with: " in command.text
         assert 2 <= n_trials(folder) <= 9
         assert not Checkpoints(folder / "m").numbers()
     words = command.text.splitlines()[-1].split("xmlpreck ")[1].split()

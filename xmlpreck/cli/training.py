@@ -24,13 +24,8 @@ if TYPE_CHECKING:
     from xmlpreck.text import TextVectorizer
     from xmlpreck.train import PassFacts, Plan, Safety
 
-# What a first Ctrl-C does, in each phase of a run.
-STOPPING = {
-    "reading": "stopping when the rows are read",
-    "tuning": "stopping; finished trials of tuning are kept",
-    "training": "stopping after a checkpoint",
-    "saving": "the model is being saved, and then it ends",
-}
+# What a first Ctrl-C waits for. In the other phases there is nothing to wait for: finished trials are kept already.
+STOPPING = {"training": "stopping after a checkpoint", "saving": "the model is being saved, and then it ends"}
 
 # Settings of training that have a flag of their own; the others are reached by --set.
 NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "shortlist", "heldout", "threads", "seed")
@@ -175,6 +170,8 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
     def ask(number: int, _: object) -> None:
         asked.append(number)
         signal.signal(number, before[number])  # a second one ends the process at once
+        if phases[-1] not in STOPPING:
+            raise KeyboardInterrupt(number)
         note(f"{STOPPING[phases[-1]]}; once more to stop at once")
 
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -201,9 +198,12 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
                 signal.signal(number, ask)
             yield safety
             checkpoints.clear()
-        except train.Interrupted:
+        except (train.Interrupted, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and not error.args:  # the second one
+                raise
             words = [word for word in sys.argv[1:] if word != "--resume"]
-            note(f"stopped; go on with: {shlex.join(['xmlpreck', *words, '--resume'])}")
+            kept = "finished trials of tuning are kept; " if phases[-1] == "tuning" else ""
+            note(f"stopped while {phases[-1]}; {kept}go on with: {shlex.join(['xmlpreck', *words, '--resume'])}")
             raise Stopped(asked[0]) from None
         finally:
             for number, handler in before.items():
