@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_prediction import draw
@@ -130,6 +131,7 @@ def test_parts_have_about_the_same_number_of_weights(place):
 def test_damaged_models_are_refused(tmp_path, place, name, spoil):
     shutil.copytree(place / "m", tmp_path / "m")
     np.save(tmp_path / "m" / f"{name}.npy", spoil(np.load(place / "m" / f"{name}.npy")))
+    reseal(tmp_path / "m")
     n_labels = parts.open_without_weights(tmp_path / "m").n_labels
     with pytest.raises(InputError):
         parts.load_part(tmp_path / "m", parts.part_labels(tmp_path / "m", n_labels, 2)[0])
