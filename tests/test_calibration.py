@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -84,11 +85,40 @@ def test_labels_differ_where_held_out_rows_say_so(calibration):
     assert calibration.shifts[:5].max() < -1
     assert np.abs(calibration.shifts[5:]).max() < 0.6
     top = TopK(np.array([[0, 7]], np.int32), np.array([[1.5, 1.0]], np.float32))
-    kept, moved = (calibration.probabilities(top, rerank=rerank) for rerank in (False, True))
-    assert kept.labels.tolist() == [[0, 7]]
-    assert moved.labels.tolist() == [[7, 0]]
-    assert moved.scores.tolist() == kept.scores[:, ::-1].tolist()
-    assert kept.scores[0, 0] < 0.5 < kept.scores[0, 1]
+    found = calibration.probabilities(top)
+    assert found.labels.tolist() == [[0, 7]]
+    # Alone, or before the other, label 7 is likely; behind a label that is not, it may not seem more so than that one.
+    alone = calibration.probabilities(TopK(top.labels[:, 1:], top.scores[:, 1:]))
+    assert found.scores[0, 0] < 0.5 < alone.scores[0, 0]
+    assert found.scores[0, 1] == np.nextafter(found.scores[0, 0], np.float32(0))
+
+
+def test_probabilities_keep_the_order_of_the_scores(calibration):
+    """Sorted by probability every row has its labels in the places that their scores give them, ties included."""
+    rng = np.random.default_rng(12)
+    top, _ = simulate(rng, 3000, steep, width=20)
+    top.scores[::3] = np.round(top.scores[::3])  # equal scores, which stay in the order of their labels
+    order = np.lexsort((top.labels, -top.scores))
+    top = TopK(*(np.take_along_axis(part, order, axis=1) for part in top))
+    strong = replace(calibration, shifts=rng.normal(0, 3, N_LABELS).astype(np.float32))
+    far = TopK(top.labels, 100 * top.scores)  # beyond the knots the curve is flat, and probabilities all but 0 or 1
+    for model, rows in ((calibration, top), (strong, top), (strong, far)):
+        found = model.probabilities(rows)
+        assert (found.labels == rows.labels).all()
+        assert (found.scores > 0).all()
+        assert (found.scores < 1).all()
+        again = np.lexsort((found.labels, -found.scores))
+        assert (again == np.arange(20)).all()
+        falls = np.diff(rows.scores, axis=1) < 0
+        assert (np.diff(found.scores, axis=1)[falls] < 0).all()
+
+
+def test_fewer_labels_have_the_same_probabilities(calibration):
+    top, _ = simulate(np.random.default_rng(13), 200, steep)
+    whole = calibration.probabilities(top).scores
+    for k in range(1, 5):
+        fewer = TopK(top.labels[:, :k], top.scores[:, :k])
+        assert calibration.probabilities(fewer).scores.tobytes() == np.ascontiguousarray(whole[:, :k]).tobytes()
 
 
 def test_few_places_do_not_shift_a_label():
@@ -148,7 +178,7 @@ def test_places_without_labels(calibration):
     more = csr_array(np.vstack([np.zeros((2, N_LABELS), np.float32), labels.toarray()]))
     first, second = (Calibration.fit([given], N_LABELS) for given in ((top, labels), (wider, more)))
     assert all(getattr(first, name).tobytes() == getattr(second, name).tobytes() for name in DTYPES)
-    for found in (calibration.probabilities(wider), calibration.probabilities(wider, rerank=True), uncalibrated(wider)):
+    for found in (calibration.probabilities(wider), uncalibrated(wider)):
         assert np.array_equal(found.labels < 0, wider.labels < 0)
         assert np.array_equal(found.scores == -np.inf, wider.labels < 0)
         assert not np.isnan(found.scores).any()
@@ -168,11 +198,17 @@ def test_depth_is_how_many_places_teach():
 def test_never_quite_sure(right):
     """Rows that are all wrong, or all right, do not make a probability 0 or 1, even in float32 and far out."""
     top, labels = simulate(np.random.default_rng(7), 50, lambda scores, labels: right)
+    truth = labels.toarray()
+    truth[0, np.setdiff1d(np.arange(N_LABELS), top.labels[0])[0]] = 1  # a row has a label, if only one
+    labels = csr_array(truth)
     found = Calibration.fit([(top, labels)], N_LABELS)
     assert 0 < found.probabilities(top).scores.min() <= found.probabilities(top).scores.max() < 1
     assert abs(found.probabilities(top).scores - right).max() < 0.05
     far = Calibration(found.slope, found.knots, np.full(N_LABELS, 1000 * (2 * right - 1), np.float32))
-    assert set(far.probabilities(top).scores.ravel().tolist()) == {abs(right - LEAST)}
+    found = far.probabilities(top).scores
+    assert set(found[:, 0].tolist()) == {abs(right - LEAST)}
+    assert (np.diff(found, axis=1) < 0).all()
+    assert abs(found - abs(right - LEAST)).max() < 5 * LEAST
 
 
 def test_equal_scores_are_one_knot():
@@ -187,6 +223,9 @@ def test_nothing_to_learn_from_is_refused():
     for blocks in ([], [(none, csr_array((3, N_LABELS), dtype=np.float32))]):
         with pytest.raises(InputError, match="hold out more rows"):
             Calibration.fit(blocks, N_LABELS)
+    top, labels = simulate(np.random.default_rng(14), 10, steep)
+    with pytest.raises(InputError, match="no row has a label to learn probabilities from"):
+        Calibration.fit([(top, csr_array(labels.shape, dtype=np.float32))], N_LABELS)
 
 
 def test_what_does_not_fit_is_refused(calibration):

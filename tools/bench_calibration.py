@@ -1,11 +1,11 @@
 """What our probabilities are worth beside those of other ways to calibrate.
 
-    python tools/bench_calibration.py --data-dir DIR [--top 5] [--update docs/calibration.md] [bibtex FOLDER ...]
+    python tools/bench_calibration.py --data-dir DIR [--top 5] [--seeds 1] [--update docs/calibration.md] [bibtex ...]
 
-Trains with the data's shipped config on 90 % of the training rows, learns every calibration from the first 10 labels of
-the other 10 %, and measures on the first --top labels of the test rows: Brier score, log loss, and the expected
-calibration error (ECE) over 15 bins of equal size. Lower is better in all three. Other ways' 0 and 1 count as 1e-6 from
-there, since one mistake would make their log loss infinite.
+Tunes and trains on 90 % of the training rows, learns every calibration from the first 10 labels of the other 10 %, and
+measures on the first --top labels of the test rows: Brier score, log loss, the expected calibration error (ECE) over 15
+bins of equal size, and P@1 and P@3 of the labels in the order of their probabilities. All are means over the seeds.
+Other ways' 0 and 1 count as 1e-6 from there, since one mistake would make their log loss infinite.
 """
 
 import argparse
@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from marked_block import print_lines, replace_block
+from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -22,7 +24,7 @@ from xmlpreck import catalog, config
 from xmlpreck.calibration import DEPTH, Calibration, reliability, uncalibrated
 from xmlpreck.formats import Dataset, TopK
 from xmlpreck.metrics import hits
-from xmlpreck.train import fit, split_heldout
+from xmlpreck.train import fit, split_heldout, tune
 
 HELDOUT = 0.1
 LEAST_HITS = 10  # held-out hits, and as many misses, that a label needs for an isotonic curve of its own
@@ -46,6 +48,17 @@ def isotonic_by_label(known: TopK, hit: np.ndarray, top: TopK) -> np.ndarray:
     return found
 
 
+def shifted(ours: Calibration, top: TopK) -> np.ndarray:
+    """Our probabilities before the order of the labels is kept."""
+    index = top.scores + ours.slope * top.scores[:, :1]
+    return np.asarray(expit(logit(np.interp(index, *ours.knots)) + ours.shifts[top.labels]))
+
+
+def falling(probabilities: np.ndarray) -> np.ndarray:
+    """The nearest ones, by least squares, that do not rise along a row."""
+    return np.stack([isotonic_regression(row, increasing=False).x for row in probabilities])
+
+
 def methods(known: TopK, rows: Dataset, top: TopK) -> Iterator[tuple[str, np.ndarray]]:
     """Each way's probabilities of the labels in `top`, learned from the held-out rows' first labels."""
     hit = hits(known, rows.labels)
@@ -56,27 +69,36 @@ def methods(known: TopK, rows: Dataset, top: TopK) -> Iterator[tuple[str, np.nda
     yield "isotonic, all labels", isotonic(known.scores.ravel(), hit.ravel()).predict(top.scores.ravel())
     yield f"isotonic, label by label from {LEAST_HITS} hits", isotonic_by_label(known, hit, top)
     yield "ours without shifts", replace(ours, shifts=np.zeros_like(ours.shifts)).probabilities(top).scores
+    yield "ours, order not kept", shifted(ours, top)
+    yield "ours, order kept by isotonic regression", falling(shifted(ours, top))
     yield "ours", ours.probabilities(top).scores
 
 
-def measure(name: str, width: int, data_dir: str | None) -> Iterator[str]:
-    """Lines of the table."""
-    settings = config.load(catalog.find_config(None, name), [f"train.heldout={HELDOUT}"])
+def measure_once(name: str, width: int, data_dir: str | None, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Each way's Brier score, log loss, ECE, and P@1 and P@3 of labels sorted by probability, in per cent."""
+    settings = config.load(catalog.find_config(None, name), [f"train.heldout={HELDOUT}", f"train.seed={seed}"])
     train, test = (catalog.load(name, split, data_dir) for split in ("train", "test"))
-    scorer = fit(train, settings)
-    rows, asked = (source.read(0, source.n_rows) for source in (split_heldout(train, settings.train)[1], test))
+    kept, heldout = split_heldout(train, settings.train)
+    tuned = tune(kept, settings)
+    scorer = fit(train, settings if tuned is None else tuned[0])
+    rows, asked = (source.read(0, source.n_rows) for source in (heldout, test))
     known, top = (scorer.predict_topk(of.rows, k) for of, k in ((rows, DEPTH), (asked, width)))
-    right = hits(top, asked.labels).ravel()
+    right = hits(top, asked.labels)
     for method, probabilities in methods(known, rows, top):
-        found = reliability(np.clip(probabilities.ravel(), MARGIN, 1 - MARGIN), right)
-        cells = (
-            catalog.describe(name),
-            method,
-            f"{found.brier:.4f}",
-            f"{found.log_loss:.4f}",
-            f"{100 * found.ece:.2f}",
-        )
-        yield f"| {' | '.join(cells)} |"
+        inside = np.clip(probabilities.reshape(right.shape), MARGIN, 1 - MARGIN)
+        found = reliability(inside.ravel(), right.ravel())
+        sorted_hits = np.take_along_axis(right, np.argsort(-inside, axis=1, kind="stable"), axis=1)
+        precision = (100 * sorted_hits[:, :k].mean() for k in (1, 3))
+        yield method, np.array([found.brier, found.log_loss, 100 * found.ece, *precision])
+
+
+def measure(name: str, width: int, data_dir: str | None, n_seeds: int) -> Iterator[str]:
+    """Lines of the table."""
+    runs = [dict(measure_once(name, width, data_dir, seed)) for seed in range(n_seeds)]
+    for method in runs[0]:
+        brier, log_loss, ece, p_1, p_3 = np.mean([run[method] for run in runs], axis=0)
+        cells = (f"{brier:.4f}", f"{log_loss:.4f}", f"{ece:.2f}", f"{p_1:.2f}", f"{p_3:.2f}")
+        yield f"| {' | '.join((catalog.describe(name), method, *cells))} |"
 
 
 def main() -> None:
@@ -86,11 +108,13 @@ def main() -> None:
     )
     parser.add_argument("--data-dir", help="where catalogue data is")
     parser.add_argument("--top", type=int, default=5, help="labels a row that are measured")
+    parser.add_argument("--seeds", type=int, default=1, help="runs whose mean is shown")
     parser.add_argument("--update", type=Path, help="Markdown file whose table is replaced")
     args = parser.parse_args()
 
-    head = ["| data | probabilities by | Brier | log loss | ECE (%) |", "|---|---|---:|---:|---:|"]
-    rows = (row for name in args.names for row in measure(name, args.top, args.data_dir))
+    columns = ("data", "probabilities by", "Brier", "log loss", "ECE (%)", "P@1", "P@3")
+    head = [f"| {' | '.join(columns)} |", "|---|---|---:|---:|---:|---:|---:|"]
+    rows = (row for name in args.names for row in measure(name, args.top, args.data_dir, args.seeds))
     table = print_lines(head, rows)
     if args.update:
         replace_block(args.update, BEGIN, END, table)

@@ -1,10 +1,11 @@
 """Scores as probabilities: how likely is a label that stands among a row's first ones to be right?
 
     index = score + slope * (the row's best score)
-    P(label is relevant) = sigmoid(logit(curve(index)) + shift of the label)
+    P(label is relevant) = sigmoid(logit(curve(index)) + shift of the label), or that of the label before it if smaller
 
 `curve` is nondecreasing and the same for all labels. A label's shift is 0 unless held-out rows say otherwise. All of it
-is learned from rows that were not trained on: on the others, nearly every first label is right.
+is learned from rows that were not trained on: on the others, nearly every first label is right. Labels keep the order
+that their scores have: whoever sorts them by probability gets the same list.
 """
 
 from collections.abc import Iterable
@@ -58,21 +59,17 @@ class Calibration:
         knots = _curve(index, hit)
         return cls(slope, knots, _shifts(logit(np.interp(index, *knots)), labels, hit, n_labels))
 
-    def probabilities(self, top: TopK, rerank: bool = False) -> TopK:
-        """The same labels with probabilities, within (0, 1), for scores.
+    def probabilities(self, top: TopK) -> TopK:
+        """The same labels in the same places, with probabilities for scores: within (0, 1), falling where scores fall.
 
-        Labels keep their places unless `rerank` is asked for: the shifts can put a label above one with a higher score.
+        Those of a row's first labels do not depend on how many labels follow.
         """
         _check_labels(top, len(self.shifts))
         is_there = top.labels >= 0
         scores = np.where(is_there, top.scores, np.float32(0))
         logits = logit(np.interp(scores + self.slope * scores[:, :1], *self.knots)) + self.shifts[top.labels]
-        inside = np.clip(expit(logits), LEAST, 1 - LEAST)
-        scored = TopK(top.labels, np.where(is_there, inside, -np.inf).astype(np.float32))
-        if not rerank:
-            return scored
-        order = np.argsort(-scored.scores, axis=1, kind="stable")
-        return TopK(*(np.take_along_axis(part, order, axis=1) for part in scored))
+        falling = _keep_order(np.clip(expit(logits), LEAST, 1 - LEAST).astype(np.float32), scores)
+        return TopK(top.labels, np.where(is_there, falling, np.float32(-np.inf)))
 
     def save(self, folder: str | Path) -> None:
         """Write calibration_*.npy into the folder."""
@@ -120,6 +117,14 @@ def _load_array(path: Path, dtype: type[np.generic]) -> np.ndarray:
     return array
 
 
+def _keep_order(probabilities: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The running minimum along each row, lower by one float32 at least wherever the score falls."""
+    n_falls = np.cumsum(np.diff(scores, axis=1, prepend=scores[:, :1]) < 0, axis=1, dtype=np.int32)
+    # The bits of positive floats rise as the floats do: one less is the next smaller number.
+    bits = np.minimum.accumulate(probabilities.view(np.int32) + n_falls, axis=1) - n_falls
+    return bits.view(np.float32)
+
+
 def _check_labels(top: TopK, n_labels: int) -> None:
     if top.labels.size and top.labels.max() >= n_labels:
         raise InputError(f"predicted label {top.labels.max()} is out of range: the calibration has {n_labels} labels")
@@ -129,8 +134,9 @@ def _gather(blocks: Iterable[tuple[TopK, csr_array]], n_labels: int, depth: int)
     """Label, score, best score of the row and hit of every place that holds a label."""
     if depth < 1:
         raise InputError(f"depth must be 1 or more, but is {depth}")
-    parts = []
+    parts, n_true = [], 0
     for top, labels in blocks:
+        n_true += labels.nnz
         first = TopK(top.labels[:, :depth], top.scores[:, :depth])
         _check_labels(first, n_labels)
         is_there = first.labels >= 0
@@ -138,6 +144,8 @@ def _gather(blocks: Iterable[tuple[TopK, csr_array]], n_labels: int, depth: int)
         parts.append([part[is_there] for part in (first.labels, first.scores, best, hits(first, labels))])
     if not sum(len(part[0]) for part in parts):
         raise InputError("no held-out row has a predicted label to learn probabilities from: hold out more rows")
+    if not n_true:
+        raise InputError("no row has a label to learn probabilities from: give rows with known labels")
     labels, scores, best, hit = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not np.isfinite(scores).all():
         raise InputError(f"label {labels[~np.isfinite(scores)][0]} has a score that is not a finite number")
