@@ -10,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
+from xmlpreck.cli import main
 from xmlpreck.config import ConfigError, InputError, TextConfig
+from xmlpreck.corpus import Columns, Corpus, find_corpus, learn, vectorize
+from xmlpreck.formats import Documents
+from xmlpreck.model import LinearScorer
 from xmlpreck.text import (
     TextVectorizer,
     analyzer_settings,
@@ -357,3 +361,118 @@ def test_real_texts_against_scikit_learn(shared_data):
     names = fit_labels([documents.labels])
     matrix = label_matrix(documents.labels, {name: column for column, name in enumerate(names)})
     assert matrix.nnz == sum(map(len, documents.labels))
+
+
+# What stands in a file and was not read.
+
+
+def lines_file(path, *objects):
+    path.write_text("".join(f"{json.dumps(fields)}\n" for fields in objects), encoding="utf-8")
+    return Corpus(path, "train", Columns())
+
+
+def test_fields_that_are_not_read_are_named_once(tmp_path, caplog):
+    one = {"id": 1, "title": "a cat", "abstract": "of some age", "labels": ["x"]}
+    documents = lines_file(tmp_path / "d.jsonl", one, {"title": "a dog", "target_ind": [3], "year": 2020})
+    for _ in range(2):
+        (chunk,) = documents.chunks()
+        assert chunk == Documents(["a cat", "a dog"], [["x"], ["3"]])
+    told = "d.jsonl: read: 'title', 'labels', 'target_ind'; not read: 'id', 'abstract', 'year'"
+    assert [record.getMessage().rpartition("/")[2] for record in caplog.records] == [told]
+    caplog.clear()
+    pq.write_table(pa.table({"id": [1], "text": ["a"], "tags": [["x"]], "more": [2.0]}), tmp_path / "d.parquet")
+    list(Corpus(tmp_path / "d.parquet", "train", Columns("text", "tags")).chunks())
+    assert "d.parquet: read: 'text', 'tags'; not read: 'id', 'more'" in caplog.text
+    caplog.clear()
+    list(lines_file(tmp_path / "whole.jsonl", {"text": "a", "labels": ["x"]}, {"text": "b"}).chunks())
+    assert caplog.records == []
+
+
+def test_a_million_fields_are_not_remembered(tmp_path):
+    documents = lines_file(tmp_path / "d.jsonl", *({"text": "", f"f{i}": 1, f"g{i}": 2} for i in range(300)))
+    list(documents.chunks())
+    assert len(documents.fields.unread) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "told"),
+    [
+        (
+            "d.jsonl",
+            '{"title": "a cat", "abstract": "b", "subjects": ["x"]}\n' * 5,
+            Columns(),
+            "the fields are 'title', 'abstract', 'subjects'; labels are read from 'labels' or 'target_ind'",
+        ),
+        ("d.ft", "a cat\n" * 5, Columns(format="fasttext"), "labels are read from __label__NAME before the text"),
+        (
+            "d.parquet",
+            None,
+            Columns("text"),
+            "'text', 'tags', 'none'; labels are read from the column of --labels-column",
+        ),
+        ("d.parquet", None, Columns("text", "none"), "labels are read from the column of --labels-column, 'none'"),
+    ],
+)
+def test_training_without_any_label_is_refused(tmp_path, caplog, name, content, columns, told):
+    path = tmp_path / name
+    if content is None:
+        table = {"text": ["a cat"] * 5, "tags": [["x"]] * 5, "none": pa.array([None] * 5, pa.string())}
+        pq.write_table(pa.table(table), path)
+    else:
+        path.write_text(content)
+    documents = Corpus(path, "train", columns)
+    with pytest.raises(InputError) as raised:
+        learn(documents, TextConfig(min_df=1, max_df=1.0))
+    assert str(raised.value).startswith(f"{path}: no label found: ")
+    assert told in str(raised.value)
+    # To be explained or predicted, rows need no labels: they are only told.
+    assert vectorize(documents, fit_text([["a cat"]], min_df=1, max_df=1.0), ["x"]).labels.nnz == 0
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("separator", "first", "shown"),
+    [(";", "A; B", "';'"), ("|", "A|B", "'|'"), (",", "a, b", "','"), ("\t", "a\tb", "'\\t'")],
+)
+def test_labels_that_look_like_several_are_told_and_split(tmp_path, caplog, separator, first, shown):
+    values = [first, "C", "", None, f"C{separator}  A{separator}C", "D", f"E{separator}", "F"]
+    pq.write_table(pa.table({"text": ["t"] * 8, "tags": values}), tmp_path / "d.parquet")
+    (chunk,) = Corpus(tmp_path / "d.parquet", "train", Columns("text", "tags")).chunks()
+    assert chunk.labels[0] == [first]
+    share = f"50% of the labelled documents have one label such as {first!r}"
+    assert f"{share}: if these are several, split them by --label-separator {shown}" in caplog.text
+    caplog.clear()
+    (chunk,) = Corpus(tmp_path / "d.parquet", "train", Columns("text", "tags", separator=separator)).chunks()
+    parts = [part.strip() for part in first.split(separator)]
+    assert chunk.labels == [parts, ["C"], [], [], ["C", "A"], ["D"], ["E"], ["F"]]
+    assert caplog.records == []
+
+
+def test_labels_with_a_comma_now_and_then_are_names(tmp_path, caplog):
+    labels = [["Paris, Treaty of"], *([f"x{i}"] for i in range(9)), ["a, b", "c"], ["d, e", "f"]]
+    list(lines_file(tmp_path / "d.jsonl", *({"text": "", "labels": names} for names in labels)).chunks())
+    assert caplog.records == []
+
+
+def test_separators_are_for_text_and_not_empty(tmp_path):
+    with pytest.raises(InputError, match="--label-separator must be one character or more"):
+        Columns(separator="")
+    (tmp_path / "train.txt").write_text("1 2 2\n0 0:1\n")
+    for data in (str(tmp_path / "train.txt"), "demo", "s3://bucket/rows"):
+        with pytest.raises(InputError, match="raw text"):
+            find_corpus(data, "train", Columns(separator=";"))
+
+
+def test_a_label_separator_from_the_command_line(tmp_path, monkeypatch, capsys):
+    """It is remembered with the model, so that a report finds the same labels again."""
+    monkeypatch.chdir(tmp_path)
+    tags = ["cat; dog", "cat", "dog; cow", "cow"] * 10
+    pq.write_table(pa.table({"text": [tag.replace(";", "") for tag in tags], "tags": tags}), "train.parquet")
+    words = ["--data", "train.parquet", "--text-column", "text", "--labels-column", "tags", "--label-separator", ";"]
+    more = ["--set", "text.max_df=1.0", "--no-tune", "--threads", "1", "--out", "m"]
+    assert main(["train", *words, *more]) == 0
+    scorer = LinearScorer.load("m")
+    assert scorer.label_names == ["cat", "cow", "dog"]
+    assert scorer.info["data"]["label_separator"] == ";"
+    assert main(["evaluate", "--pred", "m", "--model", "m", *words, "--resamples", "0"]) == 0
+    assert "m: was trained on these rows" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from scipy.sparse import csr_array
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.formats import Documents, atomic_path, build_csr
+from xmlpreck.formats.documents import Fields
 from xmlpreck.formats.files import load_array, open_regular, read_json
 
 FORMAT_VERSION = 1
@@ -265,9 +266,16 @@ def label_matrix(lists: list[list[str]], column_of: dict[str, int], unknown: str
 
 
 def read_parquet_documents(
-    path: str | Path, text_column: str, labels_column: str | None, rows_per_chunk: int = 4096
+    path: str | Path,
+    text_column: str,
+    labels_column: str | None,
+    rows_per_chunk: int = 4096,
+    met: Fields | None = None,
 ) -> Iterator[Documents]:
-    """Stream a Parquet file; labels are a list of strings or whole numbers, or one of them; None = no labels."""
+    """Stream a Parquet file; labels are a list of strings or whole numbers, or one of them; None = no labels.
+
+    `met` learns which columns there are.
+    """
     wanted = [text_column] + ([] if labels_column is None else [labels_column])
     try:
         with pq.ParquetFile(path) as file:
@@ -275,6 +283,8 @@ def read_parquet_documents(
             for name in wanted:
                 if name not in schema.names:
                     raise InputError(f"{path}: has no column {name!r}: there are {', '.join(schema.names)}")
+            if met is not None:
+                met.add(schema.names, wanted)
             start = 0
             for batch in file.iter_batches(rows_per_chunk, columns=wanted):
                 texts = _texts(batch[text_column], f"{path}: column {text_column!r}", start)

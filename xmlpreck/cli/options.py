@@ -47,6 +47,7 @@ def add_command(commands: Any, name: str, run: Run, text: str, needs_data: bool 
     command.add_argument("--format", help="force a file format instead of recognising it")
     command.add_argument("--text-column", metavar="NAME", help="raw text: this column of a Parquet file")
     command.add_argument("--labels-column", metavar="NAME", help="the column with its label names")
+    command.add_argument("--label-separator", metavar="TEXT", help="raw text: split each label by this, e.g. ';'")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")
     return command
 
@@ -79,7 +80,7 @@ def whole_numbers(flag: str, text: str, least: int) -> list[int]:
 def columns_of(args: argparse.Namespace) -> "Columns":
     from xmlpreck.corpus import Columns
 
-    return Columns(args.text_column, args.labels_column, args.format)
+    return Columns(args.text_column, args.labels_column, args.format, args.label_separator)
 
 
 def open_rows(args: argparse.Namespace, split: str, scorer: "LinearScorer | None" = None) -> Any:

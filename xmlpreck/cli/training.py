@@ -277,7 +277,7 @@ def train_one(
     seconds = time.perf_counter() - started
     scorer = dataclasses.replace(scorer, vectorizer=vectorizer)
     # What `report` needs to find the rows again.
-    columns = {"text_column": args.text_column, "labels_column": args.labels_column, "format": args.format}
+    columns = {name: getattr(args, name) for name in ("text_column", "labels_column", "label_separator", "format")}
     scorer.info["data"] |= {"name": catalog.describe(args.data), "place": data_place(args), **columns}
     n_bytes = scorer.save(folder)
     n_weights = scorer.n_weights

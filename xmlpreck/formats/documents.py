@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,27 @@ _BLANK = re.compile(r"[\s\0]")
 
 Document = tuple[str, list[str]]
 LineParser = Callable[[str], Document | None]
+
+# Where a text and its labels stand: the first of these that an object has.
+TEXT_FIELDS = (("text",), ("title", "content"))
+LABEL_FIELDS = ("labels", "target_ind")
+MOST_FIELDS = 100  # that are remembered: objects may have a million names
+
+
+class Fields:
+    """The fields, or columns, that readers have met: those that were read and those that were not, each once."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, None] = {}  # in the order of the file
+        self.unread: dict[str, None] = {}
+
+    def add(self, names: Iterable[str], wanted: Sequence[str]) -> None:
+        """The names of one object, or of a table's columns."""
+        for name in names:
+            if name in wanted:
+                self.read[name] = None
+            elif len(self.unread) < MOST_FIELDS:
+                self.unread[name] = None
 
 
 def parse_object(line: str) -> dict[str, Any]:
@@ -64,18 +85,29 @@ def _indexed_name(label: Any, titles: list[str] | None) -> str:
     return str(label) if titles is None else titles[label]
 
 
-def _json_parser(titles: list[str] | None) -> LineParser:
+def shown_fields(names: Iterable[str]) -> str:
+    """Names of fields for a message: the first of them, in quotes."""
+    return ", ".join(repr(name)[:40] for name in list(names)[:8]) or "nothing"
+
+
+def _json_parser(titles: list[str] | None, met: Fields) -> LineParser:
     def parse(line: str) -> Document | None:
         if not line.strip():
             return None
         fields = parse_object(line)
-        if "text" in fields:
-            return _text_field(fields, "text"), [_label_name(label) for label in _list_field(fields, "labels")]
-        if "title" not in fields and "content" not in fields:
-            shown = ", ".join(map(repr, list(fields)[:6])) or "nothing"
-            raise ValueError(f"has the fields {shown[:80]}: it needs text and labels, or title, content and target_ind")
-        text = " ".join(part for part in (_text_field(fields, "title"), _text_field(fields, "content")) if part)
-        return text, [_indexed_name(label, titles) for label in _list_field(fields, "target_ind")]
+        text_fields = next((names for names in TEXT_FIELDS if any(name in fields for name in names)), None)
+        if text_fields is None:
+            raise ValueError(
+                f"has the fields {shown_fields(fields)}: it needs text and labels, or title, content and target_ind"
+            )
+        # Files of the repository have no labels, and others no target_ind: the usual companion comes first.
+        label_fields = LABEL_FIELDS if text_fields == ("text",) else LABEL_FIELDS[::-1]
+        label_field = next((name for name in label_fields if name in fields), label_fields[0])
+        text = " ".join(part for name in text_fields if (part := _text_field(fields, name)))
+        entries = _list_field(fields, label_field)
+        labels = [_label_name(label) if label_field == "labels" else _indexed_name(label, titles) for label in entries]
+        met.add(fields, (*text_fields, label_field))
+        return text, labels
 
     return parse
 
@@ -139,9 +171,12 @@ def titles_beside(path: AnyPath) -> list[str] | None:
     return None if found is None else read_titles(found)
 
 
-def read_jsonl(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
-    """Objects with `text` and `labels`, or with `title`, `content` and `target_ind`; blank lines are skipped."""
-    return _read_lines(path, _json_parser(titles_beside(path)), rows_per_chunk)
+def read_jsonl(path: AnyPath, rows_per_chunk: int, met: Fields | None = None) -> Iterator[Documents]:
+    """Objects with `text`, or `title` and `content`, and with `labels` or `target_ind`; blank lines are skipped.
+
+    `met` learns which fields there are.
+    """
+    return _read_lines(path, _json_parser(titles_beside(path), met or Fields()), rows_per_chunk)
 
 
 def read_fasttext(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:

@@ -205,13 +205,18 @@ def read_split(
 
 
 def document_chunks(
-    path: AnyPath, split: str, format: str | None = None, rows_per_chunk: int = 4_096
+    path: AnyPath,
+    split: str,
+    format: str | None = None,
+    rows_per_chunk: int = 4_096,
+    met: documents.Fields | None = None,
 ) -> Iterator[Documents]:
-    """One split of texts, `rows_per_chunk` of them at a time; at least one chunk."""
+    """One split of texts, `rows_per_chunk` at a time; at least one chunk. `met` learns which fields there are."""
     _check_rows_per_chunk(rows_per_chunk)
     source = require_source(path, split, format, DOCUMENT_FORMATS)
-    read = documents.read_jsonl if source.format == "jsonl" else documents.read_fasttext
-    return read(source.path, rows_per_chunk)
+    if source.format == "jsonl":
+        return documents.read_jsonl(source.path, rows_per_chunk, met)
+    return documents.read_fasttext(source.path, rows_per_chunk)
 
 
 def read_documents(path: AnyPath, split: str, format: str | None = None) -> Documents:
