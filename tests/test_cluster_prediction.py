@@ -39,7 +39,7 @@ def place(tmp_path_factory):
     train.fit(catalog.load("demo", "train"), config).save(folder / "m")
     for split in ("train", "test"):
         write_shards(folder / "rows" / split, [catalog.load("demo", split)], "parquet", 700, {})
-    assert main(["calibrate", "--model", str(folder / "m"), "--data", str(folder / "rows")]) == 0
+    assert main(["calibrate", "--model", str(folder / "m"), "--data", str(folder / "rows"), "--split", "test"]) == 0
     return folder
 
 

@@ -76,7 +76,7 @@ BEFORE = {
     "prediction.md": """
         xmlpreck train --data bibtex --no-tune
         xmlpreck train --data texts --text-column text --labels-column labels --out runs/news
-        xmlpreck train --data D --out M
+        xmlpreck train --data D --heldout 0.1 --out M
         """,
 }
 

@@ -137,6 +137,13 @@ def test_a_comparison_needs_resamples(truth, guesses):
         compare(truth, [in_blocks(top) for top in guesses], lambda: Meter(N_LABELS, n_resamples=0))
 
 
+def test_rows_without_any_label_are_refused(truth, guesses):
+    """Every figure would be 0, as if the predictions were bad."""
+    bare = truth._replace(labels=csr_array(truth.labels.shape, dtype=np.float32))
+    with pytest.raises(InputError, match=f"none of the {truth.n_rows:,} rows has a label: there is nothing to score"):
+        measure(bare, [guesses[0]], Meter(truth.n_labels))
+
+
 def test_notes_tell_what_is_short(tmp_path, truth, guesses):
     path = str(tmp_path / "P.parquet")
     write_predictions(path, TopK(*(part[:, :2] for part in guesses[0])), N_LABELS)

@@ -358,7 +358,8 @@ def test_bad_lines_are_named(trained, capsys, monkeypatch, line, message):
 def test_prune_and_update_from_the_command_line(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = str(trained)
-    assert main(["prune", "--model", model, "--max-loss", "0.5", "--data", "demo", "--out", "small", "--json"]) == 0
+    words = ["prune", "--model", model, "--max-loss", "0.5", "--data", "demo", "--split", "test", "--out", "small"]
+    assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert all(found["before"][name] - found["after"][name] <= 0.5 for name in found["before"])
     assert LinearScorer.load("small", verify=True).n_weights == found["n_weights"]
@@ -371,11 +372,11 @@ def test_prune_and_update_from_the_command_line(trained, tmp_path, monkeypatch, 
 
 def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["calibrate", "--model", str(trained), "--data", "demo", "--split", "train", "--out", "c"]) == 2
-    assert "has seen all training rows: train it with --heldout" in capsys.readouterr().err
+    assert main(["calibrate", "--model", str(trained), "--data", "demo", "--out", "c"]) == 2
+    assert "demo: the model has held out none of these rows: train it" in capsys.readouterr().err
     assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.2", "--out", "m", "--json"]) == 0
     before = LinearScorer.load("m").predict_topk(demo_test().rows, 2)
-    words = ["calibrate", "--model", "m", "--data", "demo", "--split", "train", "--depth", "2", "--json"]
+    words = ["calibrate", "--model", "m", "--data", "demo", "--depth", "2", "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["n_rows"] == 1600
     after = LinearScorer.load("m", verify=True)

@@ -236,7 +236,7 @@ def test_samples_are_rows_of_each_outcome(runs, facts, data):
 
 def run_of(scores, hit):
     """Facts of a run that are only these: each row's best score and whether it is a hit."""
-    return RunFacts("run", {}, None, np.array(scores, np.float32), np.array(hit, bool), None, None, False, [])
+    return RunFacts("run", {}, None, np.array(scores, np.float32), np.array(hit, bool), None, None, False, [], None, [])
 
 
 def test_answered_rows_with_one_score_come_together():

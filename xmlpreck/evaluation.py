@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from xmlpreck.choosing import Seen, seen_rows
 from xmlpreck.config import InputError
 from xmlpreck.formats import TopK, drop_filtered, open_predictions
 from xmlpreck.formats.dataset import take_rows
@@ -47,6 +48,8 @@ class Rankings:
         self.longest = 0  # list of labels so far
         self.model = LinearScorer.load(path) if Path(path).is_dir() else None
         self.file = None if self.model else open_predictions(path, source.n_rows, n_labels, fix=fix)
+        # What the model knows of the rows; of a file that is not known.
+        self.seen: Seen | None = None if self.model is None else seen_rows(self.model, source)
 
     def blocks(self) -> Iterator[TopK]:
         """Blocks of BLOCK_ROWS rows."""
@@ -62,9 +65,10 @@ class Rankings:
                 yield self.model.predict_topk(block.rows, self.k, self.n_threads)
 
     def notes(self, ks: Sequence[int]) -> list[str]:
-        """After the last block: what was mended, and which k the lists are too short for."""
+        """After the last block: rows that the model knows, what was mended, and which k the lists are too short for."""
+        notes = [] if self.seen is None else [f"{self.path}: {text}" for text in self.seen.notes()]
         mended = self.file.mended if self.file is not None else {}
-        notes = [f"{self.path}: mended: {what}: {number:,}" for what, number in mended.items() if number]
+        notes += [f"{self.path}: mended: {what}: {number:,}" for what, number in mended.items() if number]
         if short := [str(k) for k in ks if k > self.longest]:
             least = f"no row has more than {self.longest} predictions"
             notes.append(f"{self.path}: {least}: at k = {', '.join(short)} the places behind count as misses")
@@ -91,9 +95,11 @@ def judge(
 
     `pairs` are (row, label) to be left out, of the truth and of the predictions.
     """
+    n_true = 0
     with progress_bar(source.n_rows, "evaluate", progress) as bar:
         for (start, block), *tops in zip(read_blocks(source, BLOCK_ROWS), *predictions, strict=True):
             labels = block.labels
+            n_true += labels.nnz
             if pairs is not None:
                 left_out = take_rows(pairs, start, start + block.n_rows)
                 labels = csr_array(labels - labels.multiply(left_out))
@@ -103,6 +109,10 @@ def judge(
             stats = [meter.add(top, labels) for meter, top in zip(meters, tops, strict=True)]
             yield Judged(start, labels, tops, stats)
             bar.update(block.n_rows)
+    if source.n_rows and not n_true:
+        raise InputError(
+            f"none of the {source.n_rows:,} rows has a label: there is nothing to score predictions against"
+        )
 
 
 def measure(

@@ -48,6 +48,8 @@ def largest_pruning(
     """
     config = TrainConfig(threads=n_threads)
     before = score(scorer, rows, config)
+    if not any(before.values()):
+        raise InputError("no first label of these rows is right: give rows with known labels, like those of training")
     tried: list[Pruned] = []
     low, high = 0.0, 1.0  # kept: too few, enough
     while high - low > FINEST_STEP:

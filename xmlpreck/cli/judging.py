@@ -213,7 +213,12 @@ def evaluate_command(args: argparse.Namespace) -> None:
         f"{args.pred}: {scores.n_rows:,} rows, {scores.n_rows_without_labels:,} of them without labels; convention "
         f"{args.convention}: {metrics.CONVENTIONS[args.convention].text}"
     )
-    show(args, scores.to_dict(), f"{about}\n{tables.scores_text(scores)}")
+    show(args, scores.to_dict() | seen_fields(rankings), f"{about}\n{tables.scores_text(scores)}")
+
+
+def seen_fields(rankings: "Rankings") -> dict[str, Any]:
+    """For JSON: what a model knows of the rows already; null for a prediction file, which does not say."""
+    return {"seen": None if rankings.seen is None else rankings.seen._asdict()}
 
 
 def rankings_on_ray(trial: Trial, engine: RayEngine, until_judged: ExitStack) -> "Rankings":
@@ -233,7 +238,7 @@ def rankings_on_ray(trial: Trial, engine: RayEngine, until_judged: ExitStack) ->
         label_shards=engine.label_shards,
         n_threads=whole_number("--threads", args.threads, least=0),
     )
-    return ClusterRankings(args.pred, (top for _, top in found))
+    return ClusterRankings(args.pred, (top for _, top in found), trial.rows)
 
 
 def compare_command(args: argparse.Namespace) -> None:
@@ -248,7 +253,9 @@ def compare_command(args: argparse.Namespace) -> None:
     for each in rankings:
         tell(each, trial)
     said = {
-        "files": {path: scores.to_dict() for path, scores in zip(args.files, results, strict=True)},
+        "files": {
+            each.path: scores.to_dict() | seen_fields(each) for each, scores in zip(rankings, results, strict=True)
+        },
         "against": args.files[0],
         "comparisons": {path: other.to_dict() for path, other in zip(args.files[1:], versus, strict=True)},
     }
@@ -306,5 +313,12 @@ def use_data_of(args: argparse.Namespace, scorer: "LinearScorer") -> None:
     if "place" not in known:
         raise config.InputError(f"{args.runs[0]}: does not say what it was trained on: name the rows by --data")
     args.data = known["place"]
-    for name in ("text_column", "labels_column", "format"):
+    for name in ("text_column", "labels_column", "label_separator", "format"):
         setattr(args, name, getattr(args, name) or known.get(name))
+    from xmlpreck.cli.training import has_test
+
+    if args.split == "test" and not has_test(args):
+        raise config.InputError(
+            f"{args.data}: {args.runs[0]} was trained on it, and it has no test rows: name rows that the model has not "
+            "seen by --data, or report on its training rows on purpose by --split train"
+        )

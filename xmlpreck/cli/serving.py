@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
 from xmlpreck.cli.engine import RayEngine, add_engine_options, engine_of, place_of, refuse_text
-from xmlpreck.cli.options import add_command, any_number, columns_of, open_rows, positive_number, show, whole_number
+from xmlpreck.cli.options import (
+    add_command,
+    any_number,
+    columns_of,
+    note,
+    open_rows,
+    positive_number,
+    show,
+    whole_number,
+)
 
 if TYPE_CHECKING:
+    from xmlpreck.choosing import ChoiceRows
     from xmlpreck.formats import TopK
     from xmlpreck.model import LinearScorer
     from xmlpreck.prediction import Batch, Choice
-    from xmlpreck.shards import RowSource
 
 
 def add_serving_commands(commands: Any) -> None:
@@ -61,22 +70,28 @@ def add_serving_commands(commands: Any) -> None:
     prune.add_argument(
         "--max-loss",
         metavar="NUMBER",
-        help="drop as many as cost at most this much of P@1, P@3 and P@5 on the rows of --data",
+        help="drop as many as cost at most this much of P@1, P@3 and P@5 on held-out rows of --data",
     )
     update = add_command(commands, "update", update_command, "train a model further on new rows, labels or features")
     update.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
     update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
     update.add_argument("--eta", metavar="NUMBER", help="length of a step (default: as the model was trained)")
     update.add_argument("--freeze", action="store_true", help="leave the labels that the model knows as they are")
-    calibrate = add_command(commands, "calibrate", calibrate_command, "learn probabilities from rows not trained on")
+    calibrate = add_command(commands, "calibrate", calibrate_command, "learn probabilities from held-out rows")
     calibrate.add_argument("--out", metavar="DIR", help="model directory to write (default: the model's own)")
     calibrate.add_argument(
         "--depth", metavar="INT", help="labels of each row to learn from: as many as will be predicted (default: 10)"
     )
     for command in (predict, prune, update, calibrate):
         command.add_argument("--model", required=True, metavar="DIR", help="a model directory")
-        split = "train" if command is update else "test"
-        command.add_argument("--split", default=split, help=f"train or test, of a folder or name (default: {split})")
+        if command in (prune, calibrate):
+            text = "heldout = training rows that the model held out; or train or test (default: heldout)"
+            command.add_argument("--split", help=text)
+        else:
+            split = "train" if command is update else "test"
+            command.add_argument(
+                "--split", default=split, help=f"train or test, of a folder or name (default: {split})"
+            )
         command.add_argument(
             "--threads", default="0", metavar="INT", help="threads; 0 = one for each core (default: 0)"
         )
@@ -212,22 +227,24 @@ def prune_command(args: argparse.Namespace) -> None:
         raise config.InputError("say how to prune by one of --threshold, --size and --max-loss")
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     threshold = positive_number("--threshold", args.threshold) if args.threshold else 0.0
-    from xmlpreck import model, pruning
+    from xmlpreck import choosing, model, pruning
     from xmlpreck.train import parse_bytes
 
+    n_bytes = parse_bytes(args.size) if args.size else 0
+    if args.max_loss is None and (args.data is not None or args.split is not None):
+        raise config.InputError("--data and --split are the rows of --max-loss: leave them out, or prune by --max-loss")
     model.check_target(Path(args.out))
     scorer = model.LinearScorer.load(args.model)
     result: dict[str, Any] = {}
-    if args.size:
-        threshold = pruning.threshold_for_bytes(scorer, parse_bytes(args.size))
     if args.max_loss:
-        if args.data is None:
-            raise config.InputError("--max-loss is measured on rows: name them by --data")
         max_loss = positive_number("--max-loss", args.max_loss)
-        before, tried = pruning.largest_pruning(scorer, open_rows(args, args.split, scorer), max_loss, n_threads)
+        given = choice_rows(args, scorer)
+        smaller, before, tried = choosing.prune_to_loss(scorer, given, max_loss, n_threads)
         threshold = tried[-1].threshold
         result |= {"before": before, "after": tried[-1].scores, "tried": [one._asdict() for one in tried]}
-    smaller = scorer.prune(threshold) if threshold else scorer
+    else:
+        threshold = pruning.threshold_for_bytes(scorer, n_bytes) if args.size else threshold
+        smaller = scorer.prune(threshold) if threshold else scorer
     n_bytes = smaller.save(args.out)
     n_weights = smaller.n_weights
     result |= {"out": args.out, "threshold": threshold, "n_weights": n_weights, "bytes": n_bytes}
@@ -277,30 +294,27 @@ def update_command(args: argparse.Namespace) -> None:
 
 def calibrate_command(args: argparse.Namespace) -> None:
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    from xmlpreck import calibration, model
+    from xmlpreck import calibration, choosing, model
 
     depth = whole_number("--depth", args.depth, least=1) if args.depth else calibration.DEPTH
     out = Path(args.out or args.model)
     model.check_target(out)
     scorer = model.LinearScorer.load(args.model)
-    rows = unseen_rows(args, scorer)
-    blocks = ((top, block.labels) for block, top in scorer.predict_blocks(rows, depth, n_threads, progress=True))
-    learned = calibration.Calibration.fit(blocks, rows.n_labels, depth)
-    about = {"n_rows": rows.n_rows, "depth": depth}
-    n_bytes = scorer.fresh(calibration=learned, info=scorer.info | {"calibration": about}).save(out)
-    show(args, {"out": str(out), "bytes": n_bytes, **about}, f"{out}: calibrated on {rows.n_rows:,} rows")
+    given = choice_rows(args, scorer)
+    n_bytes = choosing.calibrate(scorer, given, depth, n_threads, progress=True).save(out)
+    about = {"n_rows": given.rows.n_rows, "depth": depth}
+    show(args, {"out": str(out), "bytes": n_bytes, **about}, f"{out}: calibrated on {given.rows.n_rows:,} rows")
 
 
-def unseen_rows(args: argparse.Namespace, scorer: "LinearScorer") -> "RowSource":
-    """The rows of a split; of the training split those that were held out: others would promise too much."""
-    rows = open_rows(args, args.split, scorer)
-    if args.split != "train":
-        return rows
-    settings = scorer.info.get("config")
-    if not isinstance(settings, dict) or not settings.get("train", {}).get("heldout"):
-        raise config.InputError(
-            "the model has seen all training rows: train it with --heldout 0.1, or use --split test"
-        )
-    from xmlpreck.train import split_heldout
+def choice_rows(args: argparse.Namespace, scorer: "LinearScorer") -> "ChoiceRows":
+    """The rows that prune and calibrate look at: those of the training rows that were held out, or a split by name."""
+    from xmlpreck import choosing, shards
 
-    return split_heldout(rows, config.override(settings, [], args.model).train)[1]
+    if args.data is None:
+        raise config.InputError("--max-loss is measured on rows: name them by --data")
+    split = args.split or choosing.HELDOUT
+    rows = open_rows(args, "train" if split == choosing.HELDOUT else split, scorer)
+    given = choosing.rows_to_choose_on(scorer, rows, split, shards.without_secrets(args.data))
+    if split != choosing.HELDOUT:
+        note(f"{given.name}, split {split}: the model will remember that these rows were chosen on")
+    return given

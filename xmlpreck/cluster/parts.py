@@ -39,11 +39,12 @@ class Part(NamedTuple):
 def open_without_weights(folder: str | Path, verify: bool = False) -> LinearScorer:
     """All of a model but its weights and features: enough to write predictions, and small for any number of labels."""
     folder = Path(folder)
-    _, rows, n_features, n_labels, names = open_head(folder, verify)
+    about, rows, n_features, n_labels, names = open_head(folder, verify)
     return LinearScorer(
         no_weights(n_features + (rows.bias > 0), n_labels),
         rows,
         label_names=read_names(folder / "labels.txt", n_labels) if "labels.txt" in names else None,
+        info={name: about[name] for name in ("config", "data", "updates", "chosen_on") if name in about},
         calibration=read_calibration(folder, names, n_labels),
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import ray
 
+from xmlpreck.choosing import seen_rows
 from xmlpreck.cluster.parts import Part, among_all, choose_parts, load_part, merge, open_without_weights
 from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import Node, Session, hire, in_short, need_path, on_node, result_of, this_node
@@ -222,8 +223,9 @@ def predict_rows(
 class ClusterRankings(Rankings):
     """The labels of each row, as they come from a cluster."""
 
-    def __init__(self, path: str, tops: Iterator[TopK]) -> None:
+    def __init__(self, path: str, tops: Iterator[TopK], source: RowSource) -> None:
         self.path, self.tops = path, tops
+        self.seen = seen_rows(open_without_weights(path), source)
         self.longest, self.model, self.file = 0, None, None
 
     def _rankings(self) -> Iterator[TopK]:

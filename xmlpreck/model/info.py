@@ -72,7 +72,10 @@ _INFO = {
         {
             "n_rows": _is_count,
             "sha256": _is_text,
-            **{name: _Maybe(_is_text) for name in ("name", "place", "text_column", "labels_column", "format")},
+            **{
+                name: _Maybe(_is_text)
+                for name in ("name", "place", "text_column", "labels_column", "label_separator", "format")
+            },
         }
     ),
     "history": _Maybe(_HISTORY),
@@ -80,6 +83,9 @@ _INFO = {
     "pruned_at": _Maybe(_is_number),
     "calibration": _Maybe(_Each(_is_setting)),
     "updates": _Maybe([{}]),
+    "chosen_on": _Maybe(
+        [{"what": _is_text, "split": _is_text, "name": _is_text, "n_rows": _is_count, "sha256": _is_text}]
+    ),
 }
 
 

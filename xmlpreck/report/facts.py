@@ -8,6 +8,7 @@ import numpy as np
 
 from xmlpreck import metrics
 from xmlpreck.calibration import Reliability, reliability, uncalibrated
+from xmlpreck.choosing import Seen, choice_records, seen_rows
 from xmlpreck.config import InputError, TrainConfig
 from xmlpreck.formats import Dataset, TopK
 from xmlpreck.model import LinearScorer, bytes_a_weight
@@ -69,6 +70,8 @@ class RunFacts:
     reliability: Reliability  # of the probabilities of all first labels, or of the sigmoids of their scores
     is_calibrated: bool
     pruned: list[PrunedFacts]
+    seen: Seen  # what the model knows of the rows already
+    choices: list[dict[str, Any]]  # made on rows that were not held out
 
 
 class Sample(NamedTuple):
@@ -89,6 +92,11 @@ class Facts:
     feature_names: list[str] | None
     first: LinearScorer  # of the first run
 
+    @property
+    def rows_name(self) -> str:
+        """What the scored rows are called: training rows, whatever their split, if a run was trained on them."""
+        return "training rows" if any(run.seen.trained for run in self.runs) else f"{self.data.split} rows"
+
 
 def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: bool = False) -> Facts:
     """Score every run on all rows."""
@@ -100,6 +108,8 @@ def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: 
         _check_fit(run, data)
     survey = Survey()
     facts = [_measure(run, data, survey if run is runs[0] else None, n_threads, progress) for run in runs]
+    if survey.n_rows_without_labels == survey.n_rows:
+        raise InputError(f"{data.name}, split {data.split}: no row has a label to score against")
     named = runs[0].scorer
     return Facts(
         data,
@@ -152,6 +162,8 @@ def _measure(run: Run, data: ScoredRows, survey: Survey | None, n_threads: int, 
         reliability(probabilities, is_right),
         calibration is not None,
         _prune(run.scorer, data.source, n_threads),
+        seen_rows(run.scorer, data.source),
+        choice_records(run.scorer),
     )
 
 

@@ -8,6 +8,7 @@ import json
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -82,20 +83,27 @@ def interval(estimate: Estimate) -> str:
 
 def header(facts: Facts, made_on: datetime.date) -> str:
     source = facts.data.source
+    kind = ' class="warning"' if facts.rows_name == "training rows" else ""
     named_facts = {
         "Date": f'<time datetime="{made_on.isoformat()}">{made_on.day} {made_on:%B %Y}</time>',
-        f"{escape(facts.data.split).capitalize()} rows": f"{source.n_rows:,}",
+        f"<span{kind}>{escape(facts.rows_name).capitalize()}</span>": f"{source.n_rows:,}",
         "Features": f"{source.n_features:,}",
         "Labels": f"{source.n_labels:,}",
         "xmlpreck": xmlpreck.__version__,
-        f"SHA-256 of the {escape(facts.data.split)} rows": f"<code>{facts.survey['sha256']}</code>",
+        f"SHA-256 of the {escape(facts.rows_name)}": f"<code>{facts.survey['sha256']}</code>",
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in named_facts.items())
     return f"""<header>
 <p class="over">xmlpreck report</p>
 <h1>{named(facts.data.name)}</h1>
 <dl class="facts">{items}</dl>
-</header>"""
+{warnings(facts)}</header>"""
+
+
+def warnings(facts: Facts) -> str:
+    """A sentence for each run and reason to doubt its figures: it knows the rows already."""
+    told = (f"{named(run.name)} {text}." for run in facts.runs for text in run.seen.notes())
+    return "".join(f'<p class="warning" role="note">{text}</p>\n' for text in told)
 
 
 def summary(facts: Facts) -> str:
@@ -284,6 +292,7 @@ def _setting(facts: Facts, place: int) -> str:
     run = facts.runs[place]
     about = run.info.get("data", {})
     trained = f"Trained on {about['n_rows']:,} rows, SHA-256 <code>{escape(about['sha256'])}</code>." if about else ""
+    trained += "".join(f" {_choice(record)}" for record in run.choices)
     toml = escape(to_toml(run.info.get("config", {})))
     data = shlex.quote(about.get("name") or facts.data.name)
     commands = escape(
@@ -296,6 +305,13 @@ def _setting(facts: Facts, place: int) -> str:
         f"<h3>To repeat</h3>{scrolling('Commands', f'<pre>{commands}</pre>')}"
     )
     return details(f"{run_name(facts, place)}: settings, data and how to repeat", f'<div class="stack">{content}</div>')
+
+
+def _choice(record: dict[str, Any]) -> str:
+    """A choice on rows that were not held out, whichever rows the report scores."""
+    where = f"the {escape(str(record.get('split')))} rows of {named(str(record.get('name')))}"
+    digest = f"SHA-256 <code>{escape(str(record.get('sha256')))}</code>"
+    return f"{escape(record['what']).capitalize()} chosen on {where}, {digest}."
 
 
 def to_toml(config: dict[str, dict[str, object]]) -> str:
