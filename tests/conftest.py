@@ -1,17 +1,22 @@
 """Shared by all tests: a kernel cache that is never stale, and where the real data is."""
 
+import faulthandler
 import hashlib
 import json
 import os
 import sys
 import tempfile
+import threading
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 ROOT = Path(__file__).resolve().parent.parent
+HANG_SECONDS = 1200  # for one test on a cluster
+SHUTDOWN_SECONDS = 120
 
 # numba's cache does not notice every edit, so the kernels' own text names the folder: new text, fresh cache.
 # A folder that is set already (CI has a new one for each run) is taken as it is.
@@ -37,19 +42,41 @@ def ray_cluster():
     pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
     from ray.cluster_utils import Cluster
 
-    # Nodes that are gone are noticed sooner, and no process is started before it has something to do.
-    quick = {
-        "health_check_period_ms": 1000,
-        "health_check_failure_threshold": 8,  # fewer, and a busy machine loses nodes that are well
-        "prestart_worker_first_driver": False,
-        "enable_worker_prestart": False,
+    from xmlpreck.cluster.session import OWN_RAY
+
+    # A node that is gone refuses every check, and is noticed after some of them. One that is slow, on a machine that is
+    # busy, has a minute for each.
+    checks = {
+        "health_check_period_ms": 250,
+        "health_check_failure_threshold": 8,
+        "health_check_timeout_ms": 60_000,
     }
     node = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=node | {"_system_config": quick})
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"_system_config": OWN_RAY | checks})
     for _ in range(2):
         cluster.add_node(**node)
     yield cluster
-    cluster.shutdown()
+    started = [infos for node in cluster.list_all_nodes() for infos in node.all_processes.values()]
+    ending = threading.Thread(target=cluster.shutdown, daemon=True)
+    ending.start()
+    ending.join(SHUTDOWN_SECONDS)
+    for process in (info.process for infos in started for info in infos):
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def watchdog(request):
+    """End the whole run, with all tracebacks, where a test hangs: Ray has waits that nothing interrupts."""
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True, file=request.config.stash[fault_handler_stderr_fd_key])
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_unconfigure(config):
+    """All is said: what still waits, in a thread or in Ray, does not keep the process."""
+    if "ray" in sys.modules:
+        faulthandler.dump_traceback_later(SHUTDOWN_SECONDS, exit=True, file=os.dup(2))
 
 
 def reseal(folder):

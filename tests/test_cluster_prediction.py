@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import reseal
+from conftest import ROOT, reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_prediction import draw
@@ -29,6 +29,8 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluste
 from xmlpreck.cluster import parts, prediction  # noqa: E402
 from xmlpreck.cluster.rows import find_place  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("watchdog")
 
 
 @pytest.fixture(scope="module")
@@ -171,11 +173,26 @@ def test_a_cluster_of_its_own_has_the_same_bytes_and_is_stopped(place):
     assert raylets() <= before
 
 
+NICENESS = """
+import os, ray
+from xmlpreck.cluster.session import connect
+with connect(None, lambda text: None):
+    print(ray.get(ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()))
+"""
+
+
+def test_a_cluster_of_its_own_is_no_slower_than_its_neighbours(monkeypatch):
+    """Ray's workers are nice by 15 unless told otherwise: beside busy processes they then start in minutes."""
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    ended = subprocess.run([sys.executable, "-c", NICENESS], cwd=ROOT, capture_output=True, text=True)
+    assert ended.stdout == f"{os.getpriority(os.PRIO_PROCESS, 0)}\n", ended.stderr
+
+
 @pytest.mark.parametrize(
     ("out", "n_parts", "words"),
     [
         ("p.parquet", "2", ["--scores", "probability", "--threshold", "0.2", "--at-least", "1"]),
-        ("p.jsonl", "5", ["--topk", "40", "--exclude-labels", "barred.txt", "--threads", "1"]),
+        ("p.jsonl", "4", ["--topk", "40", "--exclude-labels", "barred.txt", "--threads", "1"]),
     ],
 )
 def test_label_shards_have_the_bytes_of_one_machine(ray_cluster, out, n_parts, words):
@@ -257,7 +274,7 @@ def test_a_node_that_has_gone_unnoticed_is_left_out(ray_cluster):
     told = []
     with connect(ray_cluster.address, told.append) as session:
         assert len(session.nodes()) == 3
-    assert told == [] or "has gone" in told[0]
+    assert all("has gone" in text or "still waiting" in text for text in told)
 
 
 def test_work_that_always_kills_is_given_up(ray_cluster, monkeypatch, capsys):

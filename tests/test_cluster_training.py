@@ -48,7 +48,9 @@ from xmlpreck.cluster.rows import find_place  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
 from xmlpreck.cluster.shard import Census, LabelShard  # noqa: E402
 
-SECONDS = 60  # after which a wait counts as hung
+SECONDS = 600  # after which a wait counts as hung
+
+pytestmark = pytest.mark.usefixtures("watchdog")
 
 
 def configure(bias=0.0, **train):
@@ -397,6 +399,27 @@ def test_all_shards_are_lost_at_once(tmp_path, lossy):
     assert sum("is lost" in text for text in told) == n_shards
 
 
+def test_lost_shards_are_brought_back_together(tmp_path, lossy, monkeypatch):
+    """A process takes seconds to start: the nodes are looked at once for all that are lost."""
+    data, config, expected = lossy
+    nodes, n_looks = HereSession.nodes, Counter()
+
+    def look(session):
+        n_looks[id(session)] += 1
+        return nodes(session)
+
+    monkeypatch.setattr(HereSession, "nodes", look)
+    peace = Losses()
+    fit_shards(tmp_path, data, config, 3, peace)
+    first = peace.asked.index("propose")
+    (tmp_path / "again").mkdir()
+    scorer, told = fit_shards(tmp_path / "again", data, config, 3, Losses(first, first + 1, first + 2))
+    assert bits(scorer) == expected
+    assert sum("is lost" in text for text in told) == 3
+    before, after = n_looks.values()
+    assert after == before + 1
+
+
 def test_a_shard_that_is_always_lost_is_given_up(tmp_path, lossy):
     data, config, _ = lossy
     calls = Counter()
@@ -587,7 +610,7 @@ def fit(session, tmp_path, places):
     assert is_true(lambda: not actor_names())
 
 
-@pytest.mark.parametrize(("n_shards", "kind"), [(1, "hdf5"), (2, "parquet"), (3, "plain"), (5, "parquet")])
+@pytest.mark.parametrize(("n_shards", "kind"), [(1, "hdf5"), (3, "plain"), (5, "parquet")])
 def test_label_shards_have_the_bits_of_one_machine(fit, session, expected, n_shards, kind):
     names = []
     scorer = fit(kind, n_shards, on_pass=lambda facts: names.append(actor_names()))
@@ -622,22 +645,24 @@ class Killer:
 
         def look(trainer, *args, **kwargs):
             if name == "_answers":
-                self.strike(trainer)
+                self.strike(trainer, signal.SIGKILL)
             else:
                 self.method = "propose" if name == "_train_batch" else args[0]
                 unknown = [actor for actor in trainer.actors if actor not in self.pids]
                 with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
                     found = ray.get([process_of(actor) for actor in unknown], timeout=SECONDS)
                     self.pids.update(zip(unknown, found, strict=True))
+                self.strike(trainer, signal.SIGSTOP)  # it hears the call, but has no time to answer
             return wrapped(trainer, *args, **kwargs)
 
         return look
 
-    def strike(self, trainer):
-        """What was asked is under way."""
+    def strike(self, trainer, how):
         if self.todo and self.todo[0][0] == self.method:
-            for shard in self.todo.pop(0)[1]:
-                os.kill(self.pids[trainer.actors[shard]], signal.SIGKILL)
+            for shard in self.todo[0][1]:
+                os.kill(self.pids[trainer.actors[shard]], how)
+            if how == signal.SIGKILL:
+                self.todo.pop(0)
 
 
 def test_killed_shards_do_not_show(fit, session, expected, monkeypatch):
@@ -663,17 +688,18 @@ def test_a_node_that_goes_does_not_show(ray_cluster, fit, session, expected):
     scorer = fit("parquet", 4, on_pass=lose_node)
     assert bits(scorer) == bits(expected)
     assert any("is lost" in text for text in session.told)
-    assert len(session.nodes()) == 3
+    assert is_true(lambda: len(session.nodes()) == 3)
 
 
 def test_shards_that_are_always_killed_are_given_up(fit, monkeypatch):
     Killer(monkeypatch).todo = [("propose", [1])]
     rebuild = training.ClusterTrainer._rebuild
 
-    def spoil(trainer, shard):
-        with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
-            os.kill(ray.get(process_of(trainer.actors[shard]), timeout=SECONDS), signal.SIGKILL)
-        rebuild(trainer, shard)
+    def spoil(trainer, shards):
+        for shard in shards:
+            with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
+                os.kill(ray.get(process_of(trainer.actors[shard]), timeout=SECONDS), signal.SIGKILL)
+        return rebuild(trainer, shards)
 
     monkeypatch.setattr(training.ClusterTrainer, "_rebuild", spoil)
     monkeypatch.setattr(training, "MOST_TRIES", 1)
@@ -737,7 +763,10 @@ def test_a_driver_that_is_killed_goes_on(ray_cluster, folder, capsys):
 
 
 def test_torture_kills_a_shard_of_its_own_run(folder):
-    ended = torture_cluster.train([*TRAIN, "--engine", "ray"], folder / "log.txt", 2, 0.0, Random(0))
+    for _ in range(torture_cluster.MOST_ATTEMPTS):  # one may end before its kill
+        ended = torture_cluster.train([*TRAIN, "--engine", "ray"], folder / "log.txt", 2, 0.0, Random(0))
+        if ended.code or ended.killed_after is not None:
+            break
     assert ended.code == 0, (folder / "log.txt").read_text()
     assert ended.lost == [0]  # one shard, for one node
     assert torture_cluster.arrays(folder / "m") == torture_cluster.arrays(folder / "e")

@@ -18,7 +18,17 @@ import ray
 from xmlpreck.choosing import seen_rows
 from xmlpreck.cluster.parts import Part, among_all, choose_parts, load_part, merge, open_without_weights
 from xmlpreck.cluster.rows import Place
-from xmlpreck.cluster.session import Node, Session, hire, in_short, need_path, on_node, result_of, this_node
+from xmlpreck.cluster.session import (
+    PATIENCE_SECONDS,
+    Node,
+    Session,
+    hire,
+    in_short,
+    need_path,
+    on_node,
+    result_of,
+    this_node,
+)
 from xmlpreck.config import InputError
 from xmlpreck.evaluation import Rankings
 from xmlpreck.formats import TopK
@@ -31,7 +41,6 @@ ITEM_ROWS = 4096  # that a worker is asked for at a time; blocks of a file or a 
 ITEMS_A_WORKER = 2  # one is read while another is predicted
 MOST_TRIES = 4  # of an item whose workers are lost
 NO_ROWS = TopK(np.empty((0, 1), np.int32), np.empty((0, 1), np.float32))
-PATIENCE_SECONDS = 30.0  # without a worker, before that is told
 
 
 @dataclass(frozen=True)

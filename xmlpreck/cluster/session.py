@@ -21,9 +21,18 @@ from xmlpreck.machine import cores
 
 NAMESPACE = "xmlpreck"
 CONNECT_SECONDS = 5.0  # for a connection to the cluster's port
-ANSWER_SECONDS = 120.0  # for every node's first answer: it starts a process of Python
+ANSWER_SECONDS = 900.0  # for every node's first answer: it starts a process of Python, on a machine that may be busy
+PATIENCE_SECONDS = 30.0  # without an answer, before that is said
 
 WAITS = (1, 2, 4, 8, 16)  # seconds between tries to get an actor
+
+# Of a Ray that we start, where the environment does not say otherwise (RAY_<name>).
+OWN_RAY = {
+    "worker_niceness": 0,  # Ray has 15: beside another busy process, workers then get a thirtieth of a core
+    "worker_register_timeout_seconds": 600,  # a process that starts slowly is not a lost one
+    "prestart_worker_first_driver": False,  # processes that have nothing to do yet
+    "enable_worker_prestart": False,
+}
 
 Tell = Callable[[str], None]
 
@@ -58,7 +67,13 @@ class Session:
         ask = _version_question()
         here, nodes = ask(), self.nodes()
         answers = [ray.remote(ask).options(num_cpus=0, **on_node(node)).remote() for node in nodes]
-        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        ready: list[Any] = []
+        while len(ready) < len(answers) and time.monotonic() < deadline:
+            ready, waiting = ray.wait(answers, num_returns=len(answers), timeout=PATIENCE_SECONDS)
+            if waiting:
+                advice = "see ray status; where other work runs, start Ray with RAY_worker_niceness=0"
+                self.tell(f"still waiting for {len(waiting)} of {len(answers)} nodes to start Python ({advice})")
         for node, answer in zip(nodes, answers, strict=True):
             if answer not in ready:
                 raise InputError(f"node {node.name} has not answered for {ANSWER_SECONDS:.0f} s: see ray status")
@@ -150,7 +165,9 @@ def connect(address: str | None, tell: Tell) -> Iterator[Session]:
     if not given or given == "local":
         n_cpus, why = cores()
         tell(f"Ray starts on this machine, with {n_cpus} cores{f' ({why})' if why else ''}, until this command ends")
-        dashboard = _init("local", "Ray does not start on this machine", "ray start may tell why", num_cpus=n_cpus)
+        settings = {name: value for name, value in OWN_RAY.items() if f"RAY_{name}" not in os.environ}
+        trouble, advice = "Ray does not start on this machine", "ray start may tell why"
+        dashboard = _init("local", trouble, advice, num_cpus=n_cpus, _system_config=settings)
     else:
         advice = f"start one with ray start --head, or leave {flag} out"
         dashboard = _init(given, f"no Ray cluster at {given}", advice)

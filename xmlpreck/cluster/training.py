@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -384,61 +383,87 @@ class ClusterTrainer:
         return self._answers([ask(shard) for shard in range(self.n_shards)], ask_again)
 
     def _answers(self, calls: Sequence[Any], ask_again: Callable[[int], Any]) -> list[Any]:
-        """What every shard has answered; who is lost is brought back first."""
+        """Return what every shard has answered; those that are lost are brought back first, all at once."""
         try:
             return ray.get(list(calls))
         except ray.exceptions.RayError:  # whose?
-            return [self._answer(shard, call, partial(ask_again, shard)) for shard, call in enumerate(calls)]
+            answers: list[Any] = [None] * len(calls)
+            waiting = dict(enumerate(calls))
+            while waiting:
+                lost = self._take(waiting, answers)
+                self._bring_back(lost)
+                waiting = {shard: ask_again(shard) for shard in lost}
+            return answers
 
-    def _answer(self, shard: int, answer: Any, ask_again: Callable[[], Any]) -> Any:
-        while True:
+    def _take(self, asked: dict[int, Any], answers: list[Any]) -> dict[int, Exception]:
+        """Wait for the answers of some shards; returns those that are lost, and what Ray said."""
+        lost: dict[int, Exception] = {}
+        for shard, call in asked.items():
             try:
-                return result_of(answer)
+                answers[shard] = result_of(call)
             except ray.exceptions.RayTaskError:  # raised by our own code
                 raise
             except ray.exceptions.RayError as error:
-                self._bring_back(shard, error)
-                answer = ask_again()
+                lost[shard] = error
+        return lost
 
-    def _bring_back(self, shard: int, error: Exception) -> None:
-        """A new actor in the state that the lost one would have after all calls."""
-        while True:
-            self.tries[shard] += 1
-            if self.tries[shard] > MOST_TRIES:
-                lost = f"label shard {shard} was lost {MOST_TRIES} times at the same place"
-                raise InputError(f"{lost} ({in_short(error)})") from None
+    def _bring_back(self, lost: dict[int, Exception]) -> None:
+        """Make new actors in the state that the lost ones would have after all calls.
+
+        A process takes seconds to start, so all of them start before the first is waited for.
+        """
+        while lost:
+            for shard, error in lost.items():
+                self.tries[shard] += 1
+                if self.tries[shard] > MOST_TRIES:
+                    what = f"label shard {shard} was lost {MOST_TRIES} times at the same place"
+                    raise InputError(f"{what} ({in_short(error)})") from None
             n_batches = sum(not isinstance(entry, Begin) for entry in self.log)
-            self.session.tell(f"label shard {shard} is lost: it is restored, and {n_batches} batches are applied again")
-            ray.kill(self.actors[shard])
+            for shard in lost:
+                restored = f"it is restored, and {n_batches} batches are applied again"
+                self.session.tell(f"label shard {shard} is lost: {restored}")
+                ray.kill(self.actors[shard])
             alive = {node.id for node in self.session.nodes()}
             self.nodes = [node for node in self.nodes if node.id in alive] or self.session.nodes()
-            self.actors[shard] = self._hire(shard)
-            try:
-                self._rebuild(shard)
-                return
-            except ray.exceptions.RayTaskError:
-                raise
-            except ray.exceptions.RayError as again:
-                error = again
+            for shard in lost:
+                self.actors[shard] = self._hire(shard)
+            lost = self._rebuild([*lost])
 
-    def _rebuild(self, shard: int) -> None:
-        actor = self.actors[shard]
+    def _rebuild(self, shards: Sequence[int]) -> dict[int, Exception]:
+        """Tell new actors what the lost ones knew, side by side; returns those that are lost meanwhile."""
+        lost: dict[int, Exception] = {}
+        steps = {shard: self._steps_of(shard) for shard in shards}
+        while steps:
+            asked = {}
+            for shard in [*steps]:
+                if (step := next(steps[shard], None)) is None:
+                    del steps[shard]
+                else:
+                    asked[shard] = getattr(self.actors[shard], step[0]).remote(*step[1:])
+            lost_now = self._take(asked, [None] * self.n_shards)
+            lost |= lost_now
+            for shard in lost_now:
+                del steps[shard]
+        return lost
+
+    def _steps_of(self, shard: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the calls (method, arguments) that bring a new actor to where the others are."""
         if self.ranges:
-            result_of(actor.find_support.remote(self.ranges[shard], False))
+            yield "find_support", self.ranges[shard], False
         if self.is_dense is not None:
-            result_of(actor.prepare.remote(self.is_dense, self.feature_counts))
+            yield "prepare", self.is_dense, self.feature_counts
         if self.started and self.base is None:
             labels = self.ranges[shard]
-            result_of(actor.start.remote(self.label_counts[labels.start : labels.stop]))
+            yield "start", self.label_counts[labels.start : labels.stop]
         elif self.base is not None:
-            result_of(actor.restore.remote(*self.base))
+            yield "restore", *self.base
         steps: list[Pairs] = []
         for entry in [*self.log, None]:
             if not isinstance(entry, list) or len(steps) == REPLAYED:
-                result_of(actor.replay.remote(steps))
+                yield "replay", steps
                 steps = []
             if isinstance(entry, Begin):
-                result_of(actor.begin_pass.remote(*entry))
+                yield "begin_pass", *entry
             elif entry is not None:
                 steps.append(entry[shard])
 
