@@ -43,7 +43,7 @@ from xmlpreck.train.trainer import pass_settings
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
 
 from xmlpreck.cluster import shard as shard_module  # noqa: E402
-from xmlpreck.cluster import training  # noqa: E402
+from xmlpreck.cluster import merging, training  # noqa: E402
 from xmlpreck.cluster.rows import find_place  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
 from xmlpreck.cluster.shard import Census, LabelShard  # noqa: E402
@@ -121,7 +121,7 @@ def test_joined_labels_are_those_that_were_cut(seed):
         features, own = np.nonzero(mine)
         offsets = np.searchsorted(features, np.arange(n_features + 1))
         parts.append({"offsets": offsets, "labels": own.astype(np.int32), "values": mine[features, own]})
-    joined = training.join_labels(parts, ranges)
+    joined = merging.join_labels(parts, ranges)
     features, labels = np.nonzero(values)
     assert joined.offsets.tolist() == np.searchsorted(features, np.arange(n_features + 1)).tolist()
     assert joined.labels.tolist() == labels.tolist()
@@ -170,13 +170,13 @@ def test_merged_choice_equals_the_reference(seed, algo, k, spread, tail, fading)
     eta = 1.0 if not algo.startswith("sgd") else 0.3 / np.sqrt(n_before + 1) if fading else 0.3
 
     proposals = [propose(scores, relevance, k, labels) for labels in ranges]
-    chosen = training.choose(proposals, pass_settings(config, 1, n_labels, weights), n_before)
+    chosen = merging.choose(proposals, pass_settings(config, 1, n_labels, weights), n_before)
     batch = chosen.batch
     assert chosen.n_labels_of.tolist() == relevance.sum(axis=1).tolist()
     hardest = [reference.hardest_label(*row) for row in zip(scores, relevance, strict=True)]
     assert chosen.hardest.tolist() == [-1 if label is None else label for label in hardest]
     found = np.zeros((n_rows, n_labels))
-    for labels, pairs in zip(ranges, training.split_pairs([chosen], ranges), strict=True):
+    for labels, pairs in zip(ranges, merging.split_pairs([chosen], ranges), strict=True):
         rows = np.repeat(np.arange(n_rows), np.diff(pairs.offsets))
         assert ((pairs.labels >= 0) & (pairs.labels < len(labels))).all()
         found[rows, labels.start + pairs.labels] += pairs.steps
@@ -203,10 +203,10 @@ def test_pairs_keep_the_order_of_a_row():
     settings, ranges = pass_settings(TrainConfig(k=3), 1, 200, np.zeros(0, np.float32)), [range(64), range(64, 200)]
     parts = [slice(0, 3), slice(3, 5), slice(5, 5)]
     chosen = [
-        training.choose([propose(scores[part], relevance[part], 3, labels) for labels in ranges], settings, 0)
+        merging.choose([propose(scores[part], relevance[part], 3, labels) for labels in ranges], settings, 0)
         for part in (slice(0, 5), *parts)
     ]
-    whole, split = training.split_pairs(chosen[:1], ranges), training.split_pairs(chosen[1:], ranges)
+    whole, split = merging.split_pairs(chosen[:1], ranges), merging.split_pairs(chosen[1:], ranges)
     for one, other in zip(whole, split, strict=True):
         assert [array.tolist() for array in one] == [array.tolist() for array in other]
     assert sum(len(pairs.labels) for pairs in whole) == chosen[0].batch.n_pairs.sum()

@@ -16,7 +16,7 @@ import ray
 from scipy.optimize import nnls
 
 from xmlpreck import config, train
-from xmlpreck.cluster import training
+from xmlpreck.cluster import merging, training
 from xmlpreck.cluster.shard import Answer, LabelShard, Pairs
 from xmlpreck.formats import Dataset
 from xmlpreck.kernels import linear
@@ -88,8 +88,8 @@ class Calibration:
             self.recorded.append([])
             for batch in range(most if number < epochs else min(SAMPLED, most)):
                 answers = [shard.propose(batch, part, PARTS, None) for part in range(PARTS)]
-                chosen = [training.choose([a.proposals], self.pass_settings(number), n_batches) for a in answers]
-                shard.apply(training.split_pairs(chosen, [shard.labels])[0])
+                chosen = [merging.choose([a.proposals], self.pass_settings(number), n_batches) for a in answers]
+                shard.apply(merging.split_pairs(chosen, [shard.labels])[0])
                 self.recorded[-1].append(chosen)
                 n_batches += 1
         self.n_before = n_batches - len(self.recorded[-1])
@@ -106,7 +106,7 @@ class Calibration:
         shard = LabelShard(0, Here(self.data), self.settings, 1)
         lengths, _ = shard.find_support(labels, False)
         self._start(shard, labels, is_dense)
-        pairs_of = [[training.split_pairs(batch, [labels])[0] for batch in each] for each in self.recorded]
+        pairs_of = [[merging.split_pairs(batch, [labels])[0] for batch in each] for each in self.recorded]
         for number, pairs in enumerate(pairs_of, 1):
             shard.begin_pass(Cursor(number), 0)
             if number < len(pairs_of):
@@ -142,10 +142,10 @@ class Calibration:
             for _ in range(TRIES):
                 began = time.perf_counter()
                 chosen = [
-                    training.choose([shard.answers[batch][part] for shard in shards], settings, self.n_before + batch)
+                    merging.choose([shard.answers[batch][part] for shard in shards], settings, self.n_before + batch)
                     for part in range(PARTS)
                 ]
-                training.split_pairs(chosen, ranges)
+                merging.split_pairs(chosen, ranges)
                 least = min(least, time.perf_counter() - began)
             seconds += least
             n_rows += sum(len(each.n_labels_of) for each in chosen)
@@ -159,7 +159,7 @@ class Calibration:
         """Serialized bytes of a row that the driver gets and sends, to and from all shards."""
         n_rows = sum(len(part.n_labels_of) for batch in self.recorded[-1] for part in batch)
         received = sum(n_serialized(Answer(part, 0.0)) for shard in shards for batch in shard.answers for part in batch)
-        pairs = [each for batch in self.recorded[-1] for each in training.split_pairs(batch, ranges)]
+        pairs = [each for batch in self.recorded[-1] for each in merging.split_pairs(batch, ranges)]
         return received / n_rows, sum(map(n_serialized, pairs)) / n_rows
 
     def thread_efficiency(self) -> float:
@@ -173,7 +173,7 @@ class Calibration:
     def imbalance(self, constants: dict[str, float]) -> dict[str, float]:
         """The slowest shard against the mean, for 1, 2, 4, ... shards, by what rows touch and change in each."""
         all_labels = range(self.data.n_labels)
-        chosen = [training.split_pairs(batch, [all_labels])[0] for batch in self.recorded[-1]]
+        chosen = [merging.split_pairs(batch, [all_labels])[0] for batch in self.recorded[-1]]
         n_rows = sum(len(pairs.offsets) - 1 for pairs in chosen)
         pairs_of = np.bincount(np.concatenate([pairs.labels for pairs in chosen]), minlength=len(all_labels)) / n_rows
         dense, sparse = self.chances[self.is_dense].sum(), self.chances[~self.is_dense].sum()
@@ -259,7 +259,7 @@ def measure_constants(data: Dataset, settings: config.RunConfig) -> dict[str, An
         ranges = [range(*edges) for edges in pairwise(calibration.edges(n_shards))]
         here = [calibration.measure(labels, calibration.is_dense) for labels in ranges]
         driver.append((n_shards, calibration.merge_seconds(here, ranges), *calibration.bytes_a_row(here, ranges)))
-        pairs = training.split_pairs(calibration.recorded[-1][0], ranges)[0]
+        pairs = merging.split_pairs(calibration.recorded[-1][0], ranges)[0]
         calls = measure_ray(Answer(here[0].answers[0][0], 0.0), pairs)
         shards += [shard._replace(answers=[]) for shard in here]
     whole = shards[0]

@@ -1,0 +1,63 @@
+"""What the driver makes of the shards' answers: the steps of a batch, and the weights of all labels."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xmlpreck.cluster.shard import Pairs
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Batch, Proposals, Settings, Weights, new_batch, new_merged, sparse_weights
+
+
+class Chosen(NamedTuple):
+    """The steps of some rows."""
+
+    batch: Batch
+    n_labels_of: np.ndarray  # (n_rows): how many relevant labels each row has
+    hardest: np.ndarray  # (n_rows) int32: its best irrelevant label; -1 = none
+
+
+def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Chosen:
+    """The steps of some rows of the batch after so many, from what all shards say."""
+    n_labels_of = np.sum([np.diff(each.pos_offsets) for each in proposals], axis=0)
+    n_rows, most_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
+    merged = new_merged(n_rows, most_labels, settings.k)
+    for each in proposals:
+        linear.merge_proposals(each, merged)
+    batch = new_batch(n_rows, max(n_rows, 1), settings.k + most_labels)
+    linear.choose_rows(merged, settings, float(n_batches), batch)
+    has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
+    return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))
+
+
+def split_pairs(chosen: Sequence[Chosen], ranges: Sequence[range]) -> list[Pairs]:
+    """Steps of rows as each shard takes them, and the hardest labels that are its own."""
+    batches, hardest = [each.batch for each in chosen], np.concatenate([each.hardest for each in chosen])
+    n_pairs = np.concatenate([batch.n_pairs[: len(batch.updated)] for batch in batches])
+    is_pair = [np.arange(batch.pair_labels.shape[1]) < batch.n_pairs[:, None] for batch in batches]
+    labels = np.concatenate([batch.pair_labels[mask] for batch, mask in zip(batches, is_pair, strict=True)])
+    steps = np.concatenate([batch.pair_steps[mask] for batch, mask in zip(batches, is_pair, strict=True)])
+    row_of = np.repeat(np.arange(len(n_pairs)), n_pairs)
+    found = []
+    for shard in ranges:
+        mine = (labels >= shard.start) & (labels < shard.stop)
+        counts = np.bincount(row_of[mine], minlength=len(n_pairs))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        hardest_here = np.where((hardest >= shard.start) & (hardest < shard.stop), hardest - shard.start, -1)
+        found.append(Pairs(offsets, labels[mine] - np.int32(shard.start), steps[mine], hardest_here.astype(np.int32)))
+    return found
+
+
+def join_labels(parts: Sequence[dict[str, np.ndarray]], ranges: Sequence[range]) -> Weights:
+    """Sparse rows of all labels: a feature's row is those of the shards, one after the other."""
+    lengths = [np.diff(part["offsets"]) for part in parts]
+    offsets = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))])
+    labels, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], parts[0]["values"].dtype)
+    starts = offsets[:-1].copy()
+    for part, length, shard in zip(parts, lengths, ranges, strict=True):
+        places = np.repeat(starts - part["offsets"][:-1], length) + np.arange(len(part["labels"]))
+        labels[places] = part["labels"] + np.int32(shard.start)
+        values[places] = part["values"]
+        starts += length
+    return sparse_weights(offsets, labels, values, ranges[-1].stop)
