@@ -42,8 +42,8 @@ from xmlpreck.train.trainer import pass_settings
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
 
-from xmlpreck.cluster import shard as shard_module  # noqa: E402
 from xmlpreck.cluster import merging, training  # noqa: E402
+from xmlpreck.cluster import shard as shard_module  # noqa: E402
 from xmlpreck.cluster.rows import find_place  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
 from xmlpreck.cluster.shard import Census, LabelShard  # noqa: E402
