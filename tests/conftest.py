@@ -15,7 +15,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 ROOT = Path(__file__).resolve().parent.parent
-HANG_SECONDS = 1200  # for one test on a cluster
+HANG_SECONDS = 1200  # for one test
 SHUTDOWN_SECONDS = 120
 
 # numba's cache does not notice every edit, so the kernels' own text names the folder: new text, fresh cache.
@@ -65,12 +65,14 @@ def ray_cluster():
             process.kill()
 
 
-@pytest.fixture
-def watchdog(request):
-    """End the whole run, with all tracebacks, where a test hangs: Ray has waits that nothing interrupts."""
-    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True, file=request.config.stash[fault_handler_stderr_fd_key])
-    yield
-    faulthandler.cancel_dump_traceback_later()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """End the whole run, with all tracebacks, where a test or a fixture hangs: nothing interrupts some waits of Ray."""
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_unconfigure(config):

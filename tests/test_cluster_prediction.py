@@ -30,8 +30,6 @@ from xmlpreck.cluster import parts, prediction  # noqa: E402
 from xmlpreck.cluster.rows import find_place  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("watchdog")
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):

@@ -50,8 +50,6 @@ from xmlpreck.cluster.shard import Census, LabelShard  # noqa: E402
 
 SECONDS = 600  # after which a wait counts as hung
 
-pytestmark = pytest.mark.usefixtures("watchdog")
-
 
 def configure(bias=0.0, **train):
     few = {"epochs": 2, "k": 3, "batch_rows": 8, "block_rows": 40, "threads": 1}
