@@ -52,7 +52,7 @@ SECONDS = 600  # after which a wait counts as hung
 
 
 def configure(bias=0.0, **train):
-    few = {"epochs": 2, "k": 3, "batch_rows": 8, "block_rows": 40, "threads": 1}
+    few = {"epochs": 3 if train.get("widen") else 2, "k": 3, "batch_rows": 8, "block_rows": 40, "threads": 1}
     return RunConfig(RowsConfig(bias=bias), TrainConfig(**few | train))
 
 
@@ -443,7 +443,7 @@ def test_stopped_at_every_pause(tmp_path, lossy):
             break
         except Interrupted:
             n_stops += 1
-    assert n_stops == 2 * 3  # batches of 20 in 40 + 16 rows
+    assert n_stops == 3 * 3  # batches of 20 in 40 + 16 rows
     assert bits(scorer) == expected
     kept = [{**facts, "communication": 0} for facts in timeless(scorer.info["history"])]
     assert kept == [{**facts, "communication": 0} for facts in timeless(whole.info["history"])]
@@ -506,8 +506,11 @@ def test_a_run_goes_on_as_it_began(tmp_path, lossy):
         again(data, configure(**LOSSY, seed=1), 2)
     for n_labels in (130, 300):
         other = as_dataset(*draw_rows(seed=3, n_labels=n_labels))
-        with pytest.raises(InputError, match=r"is of another run: .*sha256 was"):
+        with pytest.raises(InputError, match=f"its label shards are not of {n_labels} labels"):
             again(other, config, 2)
+    other = as_dataset(*draw_rows(seed=4, n_labels=200))
+    with pytest.raises(InputError, match=r"is of another run: .*sha256 was"):
+        again(other, config, 2)
     with pytest.raises(InputError, match="edges was"):
         fit_here(data, config, safety=Safety(Checkpoints(tmp_path / "m"), resume=True))
 
