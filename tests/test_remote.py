@@ -12,9 +12,9 @@ import pytest
 from test_shards import assert_same, model_bits, write
 
 from xmlpreck.cli import main
-from xmlpreck.config import InputError
+from xmlpreck.config import InputError, without_secrets
 from xmlpreck.shards import KINDS, ShardError, ShardSet, find_shards, has_split, is_one_set, open_split, remote
-from xmlpreck.shards.remote import is_remote, locate, without_secrets
+from xmlpreck.shards.remote import is_remote, locate
 from xmlpreck.synthetic import make_dataset
 
 SECRET = "se/cret"
@@ -265,6 +265,14 @@ def test_names_that_do_not_fit(store, data):
         ("hdfs://me:pass@node:8020/x", "hdfs://me@node:8020/x"),
         ("hdfs://node:8020/x@y", "hdfs://node:8020/x@y"),
         ("abfs://c@a.net/x?client_secret=s&tenant_id=t", "abfs://c@a.net/x?tenant_id=t"),
+        ("abfs://:ke/y==@account/x", "abfs://@account/x"),
+        ("hdfs://me:p@ss@node/x", "hdfs://me@node/x"),
+        ("https://h/x.zip?X-Amz-Credential=c&X-Amz-Signature=s&v=2", "https://h/x.zip?v=2"),
+        ("https://a.net/x?sv=1&sig=abc%3D", "https://a.net/x?sv=1"),
+        # every address in a text, whatever stands around it
+        ("--data='s3://k:s@b/x?secret_key=y&region=eu': no", "--data='s3://b/x?region=eu': no"),
+        ("s3://k:s@b/x?secret_key=y: not found, nor s3://k:s@b/y", "s3://b/x: not found, nor s3://b/y"),
+        ("is it there? a key=b may help", "is it there? a key=b may help"),
     ],
 )
 def test_secrets_are_not_shown(uri, shown):

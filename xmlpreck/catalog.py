@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from xmlpreck import formats, shards
-from xmlpreck.config import InputError
+from xmlpreck.config import InputError, without_secrets
 from xmlpreck.fetch import UNVERIFIED, Archive, Mirror, download_path, fetch_mirror, say
 from xmlpreck.formats import Dataset
 from xmlpreck.shards import RowSource
@@ -350,7 +350,7 @@ def find_config(config: str | None, data: str) -> Path | None:
 def describe(data: str) -> str:
     """A short name to show: the card's, the folder's (also of a URI) or the file's without suffixes."""
     if shards.is_remote(data):
-        return unquote(shards.without_secrets(data).partition("?")[0].rstrip("/").rpartition("/")[2])
+        return unquote(without_secrets(data).partition("?")[0].rstrip("/").rpartition("/")[2])
     path = Path(data)
     if not path.exists():
         card = find_card(data)

@@ -31,8 +31,32 @@ MAX_STEP = 1e38  # what float32 can hold
 THREADS_A_CORE = 4  # more only wait for each other
 
 
+_SECRET_OPTION = re.compile(r"[^=]*(secret|key|token|password|signature|credential|sig=)", re.IGNORECASE)
+# Stores whose addresses have no port: all between :// and @ is credentials, even with a / that should be %2F.
+_STORES = re.compile(r"\b((?:s3|gs|gcs|abfss?)://)([^/@\s]*):[^@\s]*@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(\w://)([^/:\s]*):[^/\s]*@")
+_OPTIONS = re.compile(r"\?([^\s?\"'=]+=[^\s?]*?)(?=[\"',;:)]*(?:\s|$))")
+MAX_DIGITS = 18  # what int64 can hold
+
+
+def without_secrets(text: str) -> str:
+    """Mask the credentials of every URI in a text: passwords, the key that goes with one on s3, secret options."""
+    if "://" not in text:
+        return text
+    text = _STORES.sub(lambda uri: uri[1] if uri[1].lower() == "s3://" else f"{uri[1]}{uri[2]}@", text)
+    return _OPTIONS.sub(_public_options, _PASSWORD.sub(r"\1\2@", text))
+
+
+def _public_options(options: re.Match[str]) -> str:
+    kept = [option for option in options[1].split("&") if not _SECRET_OPTION.match(option)]
+    return "?" + "&".join(kept) if kept else ""
+
+
 class InputError(ValueError):
     """Bad input, told in one line that names the file, the value and what to do. The CLI exits with 2."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_secrets(text))
 
 
 class ConfigError(InputError):
@@ -66,6 +90,16 @@ def check_settings(section: str, config: Any) -> None:
         require(value >= low, name, value, item.metadata["rule"] or f"{low} or more")
         require(value <= high, name, value, item.metadata["rule"] or f"at most {high}")
         object.__setattr__(config, item.name, kind(value))
+
+
+def parse_whole(text: str) -> int | None:
+    """Parse a whole number from decimal digits; None if it is none, or has more than MAX_DIGITS digits.
+
+    int() alone raises an error of its own at 4,300 digits, and what it accepts below that overflows in numpy.
+    """
+    digits = text.lstrip("0")
+    is_whole = text.isascii() and text.isdecimal() and len(digits) <= MAX_DIGITS
+    return int(digits or "0") if is_whole else None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.formats import Dataset, Documents
 from xmlpreck.formats.dataset import stack_rows
 from xmlpreck.formats.documents import LABEL_FIELDS, Fields, shown_fields
-from xmlpreck.shards import is_remote, without_secrets
+from xmlpreck.shards import is_remote
 from xmlpreck.text import TextVectorizer, fit_labels, fit_text, label_matrix, read_parquet_documents
 
 # A held-back split has one of these names.
@@ -124,7 +124,7 @@ def find_corpus(data: str, split: str, columns: Columns) -> Corpus | None:
     """The documents of a file or folder; None where `data` has numbers, as all URIs have, or has no such split."""
     if is_remote(data):
         if columns.text is not None or columns.separator is not None:
-            raise InputError(f"{without_secrets(data)}: raw text is read from local files only: copy them here")
+            raise InputError(f"{data}: raw text is read from local files only: copy them here")
         return None
     path = Path(data)
     if columns.text is not None:

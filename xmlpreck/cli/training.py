@@ -290,7 +290,7 @@ def data_place(args: argparse.Namespace) -> str:
     """Where the rows are, as a model remembers it."""
     from xmlpreck import shards
 
-    return str(Path(args.data).resolve()) if Path(args.data).exists() else shards.without_secrets(args.data)
+    return str(Path(args.data).resolve()) if Path(args.data).exists() else config.without_secrets(args.data)
 
 
 def score(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from xmlpreck import catalog
 from xmlpreck.cluster.session import need_path, this_node
 from xmlpreck.config import InputError
-from xmlpreck.shards import MANIFEST, RowSource, ShardSet, find_shards, is_remote, without_secrets
+from xmlpreck.shards import MANIFEST, RowSource, ShardSet, find_shards, is_remote
 
 
 class Place(NamedTuple):
@@ -29,7 +29,7 @@ class Place(NamedTuple):
             rows = ShardSet(folder, verify=False)
         if digest_rows(rows) != self.digest:
             what = "are not the rows that the driver has: copy them anew"
-            raise InputError(f"node {this_node()}: {without_secrets(self.path)}: {what}")
+            raise InputError(f"node {this_node()}: {self.path}: {what}")
         return rows
 
 

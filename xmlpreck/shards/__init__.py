@@ -6,7 +6,7 @@ are names. Parquet shards have list columns `features` (int32), `values` (float3
 tool reads; HDF5 shards have CSR groups `rows` and `labels`.
 """
 
-from xmlpreck.shards.remote import RemotePath, is_remote, without_secrets
+from xmlpreck.shards.remote import RemotePath, is_remote
 from xmlpreck.shards.sets import (
     KINDS,
     MANIFEST,
@@ -39,6 +39,5 @@ __all__ = [
     "is_remote",
     "open_split",
     "read_blocks",
-    "without_secrets",
     "write_shards",
 ]

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow.fs import FileSystem, FileType
 
-from xmlpreck.config import InputError
+from xmlpreck.config import InputError, without_secrets
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MODES = {FileType.File: stat.S_IFREG, FileType.Directory: stat.S_IFDIR}
@@ -110,19 +110,7 @@ def locate(path: str | Place) -> Place:
     try:
         return RemotePath(path, *FileSystem.from_uri(limited))
     except STORE_ERRORS as error:
-        shown = without_secrets(path)
-        why = reason(error).replace(limited, shown)  # Arrow repeats the address, passwords and all
-        raise InputError(f"{shown}: cannot be opened: {why}") from None
-
-
-def without_secrets(uri: str) -> str:
-    """The URI as it may be shown and stored: without passwords, and without the key that goes with one on s3."""
-    address, _, options = uri.partition("?")
-    if address.startswith("s3:"):  # a secret may hold a /, which should have been written %2F
-        address = re.sub(r"^s3://[^/@]*:[^@]*@", "s3://", address)
-    address = re.sub(r"^([^:]+://[^/@:]*):[^/@]*@", r"\1@", address)
-    kept = [option for option in options.split("&") if not re.match(r"[^=]*(secret|key|token|password)", option)]
-    return "?".join(filter(None, (address, "&".join(kept))))
+        raise InputError(f"{path}: cannot be opened: {reason(error)}") from None
 
 
 def reason(error: Exception) -> str:
