@@ -1,7 +1,20 @@
-"""python -m xmlpreck"""
+"""python -m xmlpreck, and the command xmlpreck"""
 
+import signal
 import sys
 
-from xmlpreck.cli import main
 
-sys.exit(main())
+def run() -> int:
+    """Run the command line; Ctrl-C ends it without a traceback even while modules are being imported."""
+    try:
+        from xmlpreck.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all that is left is Python's own way out
+
+
+if __name__ == "__main__":
+    sys.exit(run())

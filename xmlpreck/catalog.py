@@ -230,7 +230,9 @@ def _place(card: DatasetCard | None, data: str, split: str, data_dir: str | None
     return folder or fetch_data(card.name, data_dir)
 
 
-def _made(split: str) -> Dataset:
+def _made(split: str, format: str | None) -> Dataset:
+    if format is not None:
+        raise InputError(f"demo: is computed, not read from a file of the format {format!r:.40}: leave out the format")
     if split not in _demo():
         raise InputError(f"split {split!r} is not known: say train or test")
     return _demo()[split]
@@ -246,7 +248,7 @@ def load(
     """
     card = _card_of(data)
     if card is not None and card.synthetic:
-        return _made(split)
+        return _made(split, format)
     place = _place(card, data, split, data_dir, fetch)
     source = shards.open_split(place, split, format)
     if card is not None:
@@ -260,12 +262,12 @@ def read_chunks(
     """What `load` opens, some rows at a time and never all in memory."""
     card = _card_of(data)
     if card is not None and card.synthetic:
-        yield _made(split)
+        yield _made(split, format)
         return
     place = _place(card, data, split, data_dir)
     chunks: Iterator[Dataset]
     if shards.find_shards(place, split) is not None:
-        chunks = (block for _, block in shards.read_blocks(shards.open_split(place, split), rows_per_chunk))
+        chunks = (block for _, block in shards.read_blocks(shards.open_split(place, split, format), rows_per_chunk))
     else:
         chunks = formats.read_chunks(place, split, format, rows_per_chunk)
     n_rows = 0
@@ -307,6 +309,12 @@ def find_folder(data: str, split: str, data_dir: str | None = None) -> Path | No
     return Path(data) if Path(data).is_dir() else Path(data).parent
 
 
+def local_folders(card: DatasetCard, data_dir: str | None = None) -> dict[str, Path]:
+    """The folder of each split that is on this machine."""
+    found = {split: _find_folder(card, (split,), data_dir) for split in ("train", "test")}
+    return {split: folder for split, folder in found.items() if folder is not None}
+
+
 def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
     """All that is known of a data set, for people."""
 
@@ -329,8 +337,8 @@ def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
             lines.append(("", f"{archive.address} ({sure})"))
     if not card.synthetic:
         looked = f"not here: looked in {', '.join(map(str, _search_folders(card, data_dir)))}"
-        for split in ("train", "test"):
-            lines.append((f"{split} files", str(_find_folder(card, (split,), data_dir) or looked)))
+        folders = local_folders(card, data_dir)
+        lines += [(f"{split} files", str(folders.get(split, looked))) for split in ("train", "test")]
     return "\n".join([card.title, *(f"  {key:13} {text}" for key, text in lines)])
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from xmlpreck.config import InputError
+from xmlpreck.config import InputError, parse_whole
 from xmlpreck.formats.dataset import build_csr
 from xmlpreck.formats.matrix import as_rows
 from xmlpreck.kernels import bfloat
@@ -37,15 +37,17 @@ class Names(NamedTuple):
     def find_label(self, word: str, n_labels: int) -> int:
         """The label of that name, else of that number; the model knows the first n_labels."""
         names = self.labels or []
-        label = names.index(word) if word in names else int(word) if word.isdecimal() else -1
+        label = names.index(word) if word in names else -1 if (number := parse_whole(word)) is None else number
         if 0 <= label < n_labels:
             return label
         if label >= 0 or not names:
-            raise InputError(f"--label {word!r}: is none of the model's labels, whose numbers are 0 to {n_labels - 1}")
+            raise InputError(
+                f"--label {word!r:.60}: is none of the model's labels, whose numbers are 0 to {n_labels - 1}"
+            )
         folded = {name.casefold(): name for name in names}
         near = [folded[name] for name in difflib.get_close_matches(word.casefold(), folded, n=3)]
         advice = f"the nearest are {', '.join(map(repr, near))}" if near else "and none that is like it"
-        raise InputError(f"--label {word!r}: the model knows no label of this name, {advice}")
+        raise InputError(f"--label {word!r:.60}: the model knows no label of this name, {advice}")
 
 
 class Parts(NamedTuple):

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from xmlpreck.config import InputError
-from xmlpreck.formats import TopK
-from xmlpreck.formats.dataset import build_csr
-from xmlpreck.formats.files import numbered_lines
-from xmlpreck.formats.json_rows import as_matrix, line_batches, parse_row
+from xmlpreck.config import InputError, parse_whole
+from xmlpreck.formats import TopK, prediction_kind, write_prediction_blocks
+from xmlpreck.formats.dataset import AnyPath, FormatError, build_csr, stack_rows
+from xmlpreck.formats.files import numbered_lines, write_lines
+from xmlpreck.formats.json_rows import BadLine, JsonRow, Line, RowParser
+from xmlpreck.formats.prediction_output import json_lines
 from xmlpreck.model import LinearScorer, Shortlist, progress_bar
 from xmlpreck.model.scorer import BLOCK_ROWS
 from xmlpreck.shards import RowSource, read_blocks
@@ -95,15 +96,17 @@ def read_labels(path: str | Path, scorer: LinearScorer) -> list[int]:
     for number, line in numbered_lines(path):
         if line in column_of:
             labels.append(column_of[line])
-        elif line.isdecimal() and int(line) < scorer.n_labels:
-            labels.append(int(line))
+        elif (label := parse_whole(line)) is not None and label < scorer.n_labels:
+            labels.append(label)
         else:
             raise InputError(f"{path}:{number}: {line[:60]!r} is no label of the model: give its name or its id")
     return labels
 
 
-# Some rows and what each is called.
+# Some rows and what each is called; a row called by a BadLine could not be read, and is empty.
 Batch = tuple[Sequence[Any], csr_array]
+# Labels of some rows, and what each row is called.
+Found = tuple[Sequence[Any], TopK]
 
 
 def source_batches(source: RowSource) -> Iterator[Batch]:
@@ -122,23 +125,34 @@ def text_batches(chunks: Iterable[list[str]], scorer: LinearScorer) -> Iterator[
         start += len(texts)
 
 
-def json_batches(lines: Iterable[bytes], scorer: LinearScorer) -> Iterator[Batch]:
-    """JSON lines as they come: texts for a model of texts, features and values for any."""
-    column_of = {name: column for column, name in enumerate(scorer.feature_names or [])}
+def json_batches(batches: Iterable[Sequence[Line]], scorer: LinearScorer, strict: bool = False) -> Iterator[Batch]:
+    """Rows of JSON lines that come in batches, e.g. from `arriving_lines`: texts, or features and values.
+
+    Every line becomes a row, in the order of the lines. One that cannot be read is called by a BadLine; if `strict`, it
+    ends the rows with an error.
+    """
+    parser = RowParser(scorer.n_features, scorer.feature_names, scorer.vectorizer is not None)
     number = 0
-    for batch in line_batches(lines):
-        parsed = []
-        for line in batch:
-            number += 1
-            if line.strip():
-                parsed.append(parse_row(line, f"line {number}", number - 1))
-        for is_text, run in groupby(parsed, key=lambda row: row.text is not None):
-            rows = list(run)
-            if is_text:
-                matrix = next(text_batches([[row.text or "" for row in rows]], scorer))[1]
-            else:
-                matrix = as_matrix(rows, scorer.n_features, column_of)
-            yield [row.id for row in rows], matrix
+    for lines in batches:
+        parsed = [parser.parse(line, number + i) for i, line in enumerate(lines, start=1)]
+        number += len(lines)
+        bad = next((row for row in parsed if isinstance(row, BadLine)), None) if strict else None
+        if bad is not None:
+            parsed = parsed[: parsed.index(bad)]
+        for is_text, rows in groupby(parsed, key=lambda row: isinstance(row, JsonRow) and row.text is not None):
+            yield _json_batch(list(rows), scorer, is_text)
+        if bad is not None:
+            raise FormatError(f"line {bad.line}: {bad.error}")
+
+
+def _json_batch(rows: list[JsonRow | BadLine], scorer: LinearScorer, is_text: bool) -> Batch:
+    ids = [row if isinstance(row, BadLine) else row.id for row in rows]
+    if is_text:
+        texts = [row.text for row in rows if isinstance(row, JsonRow) and row.text is not None]
+        return ids, next(text_batches([texts], scorer))[1]
+    nothing = csr_array((1, scorer.n_features), dtype=np.float32)
+    features = [row.features if isinstance(row, JsonRow) else nothing for row in rows]
+    return ids, stack_rows([nothing if row is None else row for row in features])
 
 
 def predict_batches(
@@ -149,10 +163,53 @@ def predict_batches(
     n_rows: int | None = None,
     candidates: Iterator[TopK] | None = None,
     progress: bool = False,
-) -> Iterator[tuple[Sequence[Any], TopK]]:
+) -> Iterator[Found]:
     """The labels of rows that come batch by batch; `candidates` come in the same batches."""
     with progress_bar(n_rows, "predict", progress) as bar:
         for ids, rows in batches:
             lists = next(candidates) if candidates is not None else None
             yield ids, choice.predict(scorer, rows, n_threads, lists)
             bar.update(rows.shape[0])
+
+
+@dataclass
+class Counts:
+    """How many rows were answered, labels predicted, rows left without a label, and lines that were no rows."""
+
+    n_rows: int = 0
+    n_predicted: int = 0
+    n_rows_without_labels: int = 0
+    n_bad_lines: int = 0
+
+    def add(self, ids: Sequence[Any], top: TopK) -> None:
+        is_row = np.array([not isinstance(id, BadLine) for id in ids], bool)
+        n_labels_of = (top.labels[is_row] >= 0).sum(axis=1)
+        self.n_rows += n_labels_of.size
+        self.n_predicted += int(n_labels_of.sum())
+        self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
+        self.n_bad_lines += int(np.count_nonzero(~is_row))
+
+
+def answer_lines(found: Iterable[Found], scorer: LinearScorer, counts: Counts) -> Iterator[list[str]]:
+    """The answers as JSON lines, batch by batch; a bad line is answered by its error."""
+    for ids, top in found:
+        counts.add(ids, top)
+        yield list(json_lines(top, scorer.label_names, ids))
+
+
+def write_answers(path: AnyPath, found: Iterable[Found], scorer: LinearScorer) -> Counts:
+    """Write the labels of rows to a file, of the kind that its suffix says; only JSON lines can hold a bad line."""
+    counts = Counts()
+    if prediction_kind(path) == ".jsonl":  # unlike the other kinds it has a place for what the rows are called
+        write_lines(path, (line for lines in answer_lines(found, scorer, counts) for line in lines))
+        return counts
+
+    def tops() -> Iterator[TopK]:
+        for ids, top in found:
+            if bad := next((id for id in ids if isinstance(id, BadLine)), None):
+                raise FormatError(f"line {bad.line}: {bad.error}; only .jsonl has a place for errors")
+            counts.add(ids, top)
+            yield top
+
+    write_prediction_blocks(path, tops(), scorer.n_labels, scorer.label_names)
+    return counts

@@ -1,26 +1,42 @@
 """Words on the command line -> settings -> one call. Nothing computes here; heavy imports wait until they are needed.
 
-Results go to stdout, progress and notes to stderr. Exit 0: fine; 1: a check failed; 2: bad input, told in one line;
-130: interrupted (143: terminated).
+Results go to stdout, progress and notes to stderr. The exit codes are in EXIT_CODES below and in docs/commands.md.
 """
 
 import argparse
-import os
-import sys
-from collections.abc import Sequence
-from io import TextIOWrapper
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from xmlpreck import __version__, config
 from xmlpreck.cli.data import add_data_commands
 from xmlpreck.cli.explaining import add_explain_command
 from xmlpreck.cli.judging import add_judging_commands
-from xmlpreck.cli.options import CheckFailed, Parser, Stopped, note
+from xmlpreck.cli.options import CheckFailed, Parser, Stopped, check_source, note
 from xmlpreck.cli.serving import add_serving_commands
+from xmlpreck.cli.streams import guarded_streams
 from xmlpreck.cli.training import add_training_commands
+
+EXIT_CODES = """exit codes:
+  0    done
+  1    a check has found something: data validate, or lines of predict --data - that have no labels but an error
+  2    bad input, no memory, or output that could not be written: one line on stderr says which
+  130  interrupted by Ctrl-C
+  141  nobody reads the output any more, as in | head, and the command has no other result
+  143  terminated by SIGTERM
+
+Results go to stdout, with --json as one JSON value; progress and notes go to stderr.
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="xmlpreck", description="Extreme multi-label classification for the k labels at the top.")
+    parser = Parser(
+        prog="xmlpreck",
+        description="Extreme multi-label classification for the k labels at the top.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"xmlpreck {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     add_training_commands(commands)
@@ -32,27 +48,51 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # not every terminal can write every name
+    """Run one command; return its exit code."""
+    with guarded_streams() as output:
+        only_prints = True  # --help and --version do
+        code = 0
+        try:
+            with termination_raises():
+                args = build_parser().parse_args(words)
+                only_prints = args.only_prints(args)
+                check_source(args)
+                with output.needed() if only_prints else nullcontext():
+                    args.run(args)
+        except SystemExit as end:  # argparse, after --help
+            code = end.code if isinstance(end.code, int) else 0
+        except config.InputError as error:
+            note(f"xmlpreck: {error}")
+            code = 2
+        except MemoryError as error:
+            reason = str(error) or "an allocation failed"
+            advice = "use a machine with more, or train with --memory SIZE --fit-memory"
+            note(f"xmlpreck: out of memory ({reason}): {advice}")
+            code = 2
+        except CheckFailed:
+            code = 1
+        except Stopped as error:
+            code = 128 + int(error.args[0])
+        except KeyboardInterrupt:
+            note("xmlpreck: interrupted")
+            code = 130
+        return output.finish(code, only_prints)
+
+
+@contextmanager
+def termination_raises() -> Iterator[None]:
+    """Let SIGTERM raise `Stopped`, so that temporary files are removed; a second one ends the process at once."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Stopped(number)
+
+    signal.signal(signal.SIGTERM, stop)
     try:
-        args = build_parser().parse_args(words)
-        args.run(args)
-    except config.InputError as error:
-        note(f"xmlpreck: {error}")
-        return 2
-    except MemoryError as error:
-        reason = str(error) or "an allocation failed"
-        note(f"xmlpreck: out of memory ({reason}): use a machine with more, or train with --memory SIZE --fit-memory")
-        return 2
-    except CheckFailed:
-        return 1
-    except BrokenPipeError:  # the reader of our output has had enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Stopped as error:
-        return 128 + int(error.args[0])
-    except KeyboardInterrupt:
-        note("xmlpreck: interrupted")
-        return 130
-    return 0
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

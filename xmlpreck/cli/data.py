@@ -1,11 +1,12 @@
 """xmlpreck data list | info | fetch | convert | validate"""
 
 import argparse
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck import __version__
-from xmlpreck.cli.options import CheckFailed, add_verb, show, whole_number
+from xmlpreck.cli.options import CheckFailed, add_verb, always, refuse_flags, show, whole_number
 
 if TYPE_CHECKING:
     from xmlpreck.formats import Dataset
@@ -15,8 +16,8 @@ def add_data_commands(commands: Any) -> None:
     data = commands.add_parser("data", help="list, fetch, convert and check data sets", description="Data sets.")
     verbs = data.add_subparsers(title="commands", dest="verb", required=True, metavar="COMMAND")
 
-    add_verb(verbs, "list", list_command, "the data sets of the catalogue")
-    info = add_verb(verbs, "info", info_command, "all that is known of a data set")
+    add_verb(verbs, "list", list_command, "the data sets of the catalogue", always)
+    info = add_verb(verbs, "info", info_command, "all that is known of a data set", always)
     fetch = add_verb(verbs, "fetch", fetch_command, "download a data set, check it and unpack it")
     for verb in (info, fetch):
         verb.add_argument("name", help="a catalogue name")
@@ -30,49 +31,65 @@ def add_data_commands(commands: Any) -> None:
     convert.add_argument("--shuffle", action="store_true", help="put the training rows in random order")
     convert.add_argument("--seed", default="0", metavar="INT", help="of --shuffle (default: 0)")
     convert.add_argument("--data-dir", metavar="DIR", help="where catalogue data is")
+    # Its exit code is a result, too: it does not stop when nobody reads what it prints.
     check = add_verb(verbs, "validate", validate_command, "look through a file for anything that is wrong or odd")
     check.add_argument("data", metavar="PATH", help="a file or folder")
     check.add_argument("--split", default="train", help="train or test, of a folder (default: train)")
     check.add_argument("--format", help="force a file format instead of recognising it")
     check.add_argument("--fix", metavar="OUT", help="write a clean copy, as repository text")
-    check.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")
 
 
 def list_command(args: argparse.Namespace) -> None:
     from xmlpreck import catalog
 
-    for card in catalog.list_cards():
+    cards = catalog.list_cards()
+    lines = []
+    for card in cards:
         labels = "?" if card.n_labels is None else f"{card.n_labels:,}"
         rows = "?" if card.n_train is None else f"{card.n_train:,}"
-        print(f"{card.name:28} {labels:>9} labels {rows:>10} rows  {card.title}")
+        lines.append(f"{card.name:28} {labels:>9} labels {rows:>10} rows  {card.title}")
+    show(args, [dataclasses.asdict(card) for card in cards], "\n".join(lines))
 
 
 def info_command(args: argparse.Namespace) -> None:
     from xmlpreck import catalog
 
-    print(catalog.card_text(catalog.need_card(args.name), args.data_dir))
+    card = catalog.need_card(args.name)
+    folders = {split: str(folder) for split, folder in catalog.local_folders(card, args.data_dir).items()}
+    show(args, dataclasses.asdict(card) | {"folders": folders}, catalog.card_text(card, args.data_dir))
 
 
 def fetch_command(args: argparse.Namespace) -> None:
     from xmlpreck import catalog
 
-    print(catalog.fetch_data(args.name, args.data_dir))
+    folder = str(catalog.fetch_data(args.name, args.data_dir))
+    show(args, {"name": catalog.need_card(args.name).name, "folder": folder}, folder)
 
 
 def convert_command(args: argparse.Namespace) -> None:
     rows_per_shard = whole_number("--rows-per-shard", args.rows_per_shard, least=1)
     seed = whole_number("--seed", args.seed, least=0)
+    if not args.shuffle:
+        refuse_flags(args, ["seed"], "without --shuffle")
     from xmlpreck import catalog, shards
 
+    splits = catalog.splits_of(args.data, args.out, args.data_dir)
+    if "train" not in dict(splits):
+        refuse_flags(args, ["shuffle", "seed"], "on test rows, which keep their order")
     provenance = {"source": catalog.describe(args.data), "xmlpreck": __version__}
-    for split, folder in catalog.splits_of(args.data, args.out, args.data_dir):
+    results, lines = [], []
+    for split, folder in splits:
         chunks = with_bar(catalog.read_chunks(args.data, split, args.data_dir, args.source_format), split)
         shuffle_seed = seed if args.shuffle and split == "train" else None
         made = shards.write_shards(
             folder, chunks, args.format, rows_per_shard, provenance | {"split": split}, shuffle_seed
         )
         n_bytes = sum(shard.n_bytes for shard in made.shards)
-        print(f"{folder}: {made.n_rows:,} rows in {len(made.shards)} {made.kind} shards, {n_bytes / 2**20:.1f} MB")
+        facts = {"split": split, "folder": str(folder), "kind": made.kind, "n_rows": made.n_rows}
+        results.append(facts | {"n_shards": len(made.shards), "bytes": n_bytes})
+        about = f"{made.n_rows:,} rows in {len(made.shards)} {made.kind} shards, {n_bytes / 2**20:.1f} MB"
+        lines.append(f"{folder}: {about}")
+    show(args, results, "\n".join(lines))
 
 
 def with_bar(chunks: "Iterator[Dataset]", text: str) -> "Iterator[Dataset]":

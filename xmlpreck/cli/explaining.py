@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
-from xmlpreck.cli.options import add_command, open_rows, show, whole_number
+from xmlpreck.cli.options import add_command, always, open_rows, refuse_flags, show, whole_number
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -29,6 +29,7 @@ def add_explain_command(commands: Any) -> None:
         "explain",
         explain_command,
         "say why labels of one row were predicted, and what would change that",
+        always,
         needs_data=False,
     )
     explain.add_argument("--model", required=True, metavar="DIR", help="a model directory")
@@ -46,6 +47,10 @@ def explain_command(args: argparse.Namespace) -> None:
     k, n_shown = (whole_number(f"--{name}", getattr(args, name), least=1) for name in ("topk", "features"))
     if (args.text is None) == (args.data is None) or (args.data is None) != (args.row is None):
         raise config.InputError("explain needs --data and --row, or --text of a model of texts")
+    if args.text is not None:
+        refuse_flags(args, ["data_dir", "format", "text_column", "split"], "with --text")
+    if args.json:
+        refuse_flags(args, ["features"], "with --json, which has all features")
     from xmlpreck.explanation import explain
     from xmlpreck.model import LinearScorer
 
@@ -56,9 +61,9 @@ def explain_command(args: argparse.Namespace) -> None:
     true_labels = [{"label": label, "name": names.label(label)} for label in truth or []]
     result = {
         "model": args.model,
-        "data": args.data,
+        "data": None if args.data is None else config.without_secrets(args.data),
         "split": args.split if args.text is None else None,
-        "row": None if args.row is None else int(args.row),
+        "row": None if args.row is None else whole_number("--row", args.row, least=0),
         "text": args.text,
         "topk": k,
         "n_features": row.nnz,

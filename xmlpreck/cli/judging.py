@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
 from xmlpreck.cli.engine import RayEngine, add_engine_options, engine_of, place_of, refuse_text
-from xmlpreck.cli.options import add_command, note, open_rows, show, whole_number, whole_numbers
+from xmlpreck.cli.options import add_command, always, note, open_rows, refuse_flags, show, whole_number, whole_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def add_judging_commands(commands: Any) -> None:
-    evaluate = add_command(commands, "evaluate", evaluate_command, "score predictions against the true labels")
+    text = "score predictions against the true labels"
+    evaluate = add_command(commands, "evaluate", evaluate_command, text, lambda args: args.per_label is None)
     evaluate.add_argument(
         "--pred",
         required=True,
@@ -33,7 +34,7 @@ def add_judging_commands(commands: Any) -> None:
     evaluate.add_argument("--per-label", metavar="FILE", help="also write the counts of every label, as .csv")
     add_engine_options(evaluate)
     compare = add_command(
-        commands, "compare", compare_command, "compare predictions on the same rows, each with the first"
+        commands, "compare", compare_command, "compare predictions on the same rows, each with the first", always
     )
     compare.add_argument("files", nargs="+", metavar="FILE", help="two or more: prediction files or model directories")
     for command in (evaluate, compare):
@@ -115,9 +116,15 @@ class Trial:
 def open_trial(args: argparse.Namespace) -> Trial:
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     seed = whole_number("--seed", args.seed, least=0)
-    ks = whole_numbers("--ks", args.ks, least=1) if args.ks else None
-    edges = whole_numbers("--bins", args.bins, least=2) if args.bins else None
-    n_resamples = whole_number("--resamples", args.resamples, least=0) if args.resamples else None
+    ks = whole_numbers("--ks", args.ks, least=1) if args.ks is not None else None
+    edges = whole_numbers("--bins", args.bins, least=2) if args.bins is not None else None
+    n_resamples = whole_number("--resamples", args.resamples, least=0) if args.resamples is not None else None
+    if n_resamples == 0:
+        refuse_flags(args, ["seed"], "with --resamples 0")
+    if args.no_filter:
+        refuse_flags(args, ["filter"], "with --no-filter")
+    if args.inverse_propensities is not None:
+        refuse_flags(args, ["propensity"], "with --inverse-propensities, which are used as they are")
     from xmlpreck import catalog, formats, metrics
     from xmlpreck.model import LinearScorer
 
@@ -156,6 +163,7 @@ def count_training(args: argparse.Namespace, rows: "RowSource", scorer: "LinearS
     elif not Path(args.data).is_file() and (scorer is not None or catalog.has_split(args.data, "train", args.data_dir)):
         source = open_rows(args, "train", scorer)
     else:
+        refuse_flags(args, ["propensity", "bins"], "without training rows; name them by --train")
         note("no training rows: no propensities and no frequencies; name them by --train")
         return None
     if scorer is None and source.n_labels != rows.n_labels:

@@ -1,9 +1,10 @@
 """xmlpreck predict | prune | calibrate | update"""
 
 import argparse
+import dataclasses
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,25 +12,28 @@ from typing import TYPE_CHECKING, Any
 from xmlpreck import config
 from xmlpreck.cli.engine import RayEngine, add_engine_options, engine_of, place_of, refuse_text
 from xmlpreck.cli.options import (
+    CheckFailed,
     add_command,
     any_number,
-    columns_of,
+    find_documents,
     note,
     open_rows,
     positive_number,
+    refuse_flags,
     show,
     whole_number,
 )
 
 if TYPE_CHECKING:
     from xmlpreck.choosing import ChoiceRows
-    from xmlpreck.formats import TopK
     from xmlpreck.model import LinearScorer
-    from xmlpreck.prediction import Batch, Choice
+    from xmlpreck.prediction import Batch, Choice, Counts, Found
 
 
 def add_serving_commands(commands: Any) -> None:
-    predict = add_command(commands, "predict", predict_command, "write the best labels of every row")
+    predict = add_command(
+        commands, "predict", predict_command, "write the best labels of every row", lambda args: args.out == "-"
+    )
     predict.add_argument(
         "--out",
         required=True,
@@ -56,6 +60,9 @@ def add_serving_commands(commands: Any) -> None:
         "--shortlist",
         metavar="INT",
         help="for hundreds of thousands of labels: score only those brought up by the INT strongest of each feature",
+    )
+    predict.add_argument(
+        "--strict", action="store_true", help="--data -: stop at a line that cannot be read, instead of answering it"
     )
     predict.add_argument(
         "--verify",
@@ -99,6 +106,8 @@ def add_serving_commands(commands: Any) -> None:
 
 def predict_command(args: argparse.Namespace) -> None:
     engine = engine_of(args)
+    if args.data != "-":
+        refuse_flags(args, ["strict"], "without --data -")
     from xmlpreck import formats, shards
 
     shards.give_memory_back()
@@ -111,11 +120,7 @@ def predict_command(args: argparse.Namespace) -> None:
             write_predictions(args, *predict_on_ray(args, engine, until_written))
 
 
-# The model, at most so many labels a row, and the rows' names and labels block by block.
-Found = tuple["LinearScorer", int, Iterable[tuple[Sequence[Any], "TopK"]]]
-
-
-def predict_here(args: argparse.Namespace) -> Found:
+def predict_here(args: argparse.Namespace) -> "tuple[LinearScorer, int, Iterable[Found]]":
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     from xmlpreck import formats, prediction
     from xmlpreck.model.scorer import BLOCK_ROWS, LinearScorer
@@ -133,7 +138,9 @@ def predict_here(args: argparse.Namespace) -> Found:
     return scorer, choice.k, found
 
 
-def predict_on_ray(args: argparse.Namespace, engine: RayEngine, until_written: ExitStack) -> Found:
+def predict_on_ray(
+    args: argparse.Namespace, engine: RayEngine, until_written: ExitStack
+) -> "tuple[LinearScorer, int, Iterable[Found]]":
     n_threads = whole_number("--threads", args.threads, least=0)
     for flag, value in (("--candidates", args.candidates), ("--shortlist", args.shortlist)):
         if value is not None:
@@ -160,34 +167,37 @@ def predict_on_ray(args: argparse.Namespace, engine: RayEngine, until_written: E
     return scorer, choice.k, found
 
 
-def write_predictions(
-    args: argparse.Namespace, scorer: "LinearScorer", k: int, found: "Iterable[tuple[Sequence[Any], TopK]]"
-) -> None:
-    from xmlpreck import formats
-    from xmlpreck.formats.files import write_lines
-    from xmlpreck.formats.prediction_output import json_lines
+def write_predictions(args: argparse.Namespace, scorer: "LinearScorer", k: int, found: "Iterable[Found]") -> None:
+    from xmlpreck import prediction
 
     if args.out == "-":
-        for ids, top in found:
-            print("\n".join(json_lines(top, scorer.label_names, ids)), flush=True)
-        return
-    if formats.prediction_kind(args.out) == ".jsonl":  # unlike the other kinds it tells what the rows are called
-        write_lines(args.out, (line for ids, top in found for line in json_lines(top, scorer.label_names, ids)))
-        show(args, {"out": args.out}, args.out)
-        return
-    tops = (top for _, top in found)
-    n_rows = formats.write_prediction_blocks(args.out, tops, scorer.n_labels, scorer.label_names)
-    result = {"out": args.out, "n_rows": n_rows, "topk": min(k, scorer.n_labels)}
-    show(args, result, f"{args.out}: {result['topk']} labels for each of {n_rows:,} rows")
+        counts = prediction.Counts()
+        for lines in prediction.answer_lines(found, scorer, counts):
+            print("\n".join(lines), flush=True)
+    else:
+        counts = prediction.write_answers(args.out, found, scorer)
+        result = {"out": args.out, "topk": min(k, scorer.n_labels)} | dataclasses.asdict(counts)
+        show(args, result, f"{args.out}: {counts_text(counts)}")
+    if counts.n_bad_lines:
+        note(f"{counts.n_bad_lines:,} of {counts.n_bad_lines + counts.n_rows:,} lines have an error for an answer")
+        raise CheckFailed
+
+
+def counts_text(counts: "Counts") -> str:
+    without = f"; {counts.n_rows_without_labels:,} rows have none" if counts.n_rows_without_labels else ""
+    return f"{counts.n_predicted:,} labels for {counts.n_rows:,} rows{without}"
 
 
 def row_batches(args: argparse.Namespace, scorer: "LinearScorer") -> "tuple[int | None, Iterator[Batch]]":
     """How many rows there are, where that is known, and the rows; `-` is JSON lines from stdin."""
-    from xmlpreck import catalog, corpus, prediction
+    from xmlpreck import catalog, prediction
+    from xmlpreck.formats.json_rows import arriving_lines
 
     if args.data == "-":
-        return None, prediction.json_batches(sys.stdin.buffer, scorer)
-    documents = corpus.find_corpus(args.data, args.split, columns_of(args))
+        if sys.stdin is None:
+            raise config.InputError("--data -: stdin is closed: send JSON lines to it")
+        return None, prediction.json_batches(arriving_lines(sys.stdin.fileno()), scorer, args.strict)
+    documents = find_documents(args, args.split)
     if documents is None:
         rows = catalog.load(args.data, args.split, args.data_dir, args.format)
         return rows.n_rows, prediction.source_batches(rows)
@@ -225,25 +235,26 @@ def prune_command(args: argparse.Namespace) -> None:
     ways = [way for way in (args.threshold, args.size, args.max_loss) if way is not None]
     if len(ways) != 1:
         raise config.InputError("say how to prune by one of --threshold, --size and --max-loss")
+    if args.max_loss is None:
+        unused = ["data", "data_dir", "format", "text_column", "labels_column", "label_separator", "split", "threads"]
+        refuse_flags(args, unused, "without --max-loss, which alone looks at rows")
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    threshold = positive_number("--threshold", args.threshold) if args.threshold else 0.0
+    threshold = positive_number("--threshold", args.threshold) if args.threshold is not None else 0.0
     from xmlpreck import choosing, model, pruning
     from xmlpreck.train import parse_bytes
 
-    n_bytes = parse_bytes(args.size) if args.size else 0
-    if args.max_loss is None and (args.data is not None or args.split is not None):
-        raise config.InputError("--data and --split are the rows of --max-loss: leave them out, or prune by --max-loss")
+    n_bytes = parse_bytes(args.size) if args.size is not None else 0
     model.check_target(Path(args.out))
     scorer = model.LinearScorer.load(args.model)
     result: dict[str, Any] = {}
-    if args.max_loss:
+    if args.max_loss is not None:
         max_loss = positive_number("--max-loss", args.max_loss)
         given = choice_rows(args, scorer)
         smaller, before, tried = choosing.prune_to_loss(scorer, given, max_loss, n_threads)
         threshold = tried[-1].threshold
         result |= {"before": before, "after": tried[-1].scores, "tried": [one._asdict() for one in tried]}
     else:
-        threshold = pruning.threshold_for_bytes(scorer, n_bytes) if args.size else threshold
+        threshold = pruning.threshold_for_bytes(scorer, n_bytes) if args.size is not None else threshold
         smaller = scorer.prune(threshold) if threshold else scorer
     n_bytes = smaller.save(args.out)
     n_weights = smaller.n_weights
@@ -296,7 +307,7 @@ def calibrate_command(args: argparse.Namespace) -> None:
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     from xmlpreck import calibration, choosing, model
 
-    depth = whole_number("--depth", args.depth, least=1) if args.depth else calibration.DEPTH
+    depth = whole_number("--depth", args.depth, least=1) if args.depth is not None else calibration.DEPTH
     out = Path(args.out or args.model)
     model.check_target(out)
     scorer = model.LinearScorer.load(args.model)

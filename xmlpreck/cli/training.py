@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from xmlpreck import config
 from xmlpreck.cli.engine import add_engine_options, engine_of, place_of, refuse_text
-from xmlpreck.cli.options import Stopped, add_command, columns_of, note, open_rows, positive_number, show
+from xmlpreck.cli.options import Stopped, add_command, always, columns_of, note, open_rows, positive_number, show
 from xmlpreck.machine import cores
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "shortlist", "h
 
 
 def add_training_commands(commands: Any) -> None:
-    plan = add_command(commands, "plan", plan_command, "say what training will need: weights, memory, disk and time")
+    plan = add_command(
+        commands, "plan", plan_command, "say what training will need: weights, memory, disk and time", always
+    )
     train = add_command(commands, "train", train_command, "train a model and, where there are test rows, score it")
     for command in (plan, train):
         command.add_argument(
@@ -201,9 +203,13 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
         except (train.Interrupted, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) and not error.args:  # the second one
                 raise
-            words = [word for word in sys.argv[1:] if word != "--resume"]
+            given = [word for word in sys.argv[1:] if word != "--resume"]
+            words = [config.without_secrets(word) for word in given]
+            secrets = "" if words == given else ", and the credentials in its addresses"
             kept = "finished trials of tuning are kept; " if phases[-1] == "tuning" else ""
-            note(f"stopped while {phases[-1]}; {kept}go on with: {shlex.join(['xmlpreck', *words, '--resume'])}")
+            note(
+                f"stopped while {phases[-1]}; {kept}go on with{secrets}: {shlex.join(['xmlpreck', *words, '--resume'])}"
+            )
             raise Stopped(asked[0]) from None
         finally:
             for number, handler in before.items():

@@ -44,8 +44,10 @@ def parse_object(line: str) -> dict[str, Any]:
     """One line as a JSON object; a ValueError says what else it is."""
     try:
         fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"is not JSON: {str(error).partition(chr(10))[0]}") from None
+    except ValueError:  # int() reads at most 4,300 digits
+        raise ValueError("holds a whole number of thousands of digits: write it as text, or shorter") from None
     if not isinstance(fields, dict):
         raise ValueError(f"holds {line[:40]!r}: each line must be a JSON object in braces")
     # Half of a surrogate pair is a character to JSON, but no file can hold it.

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from xmlpreck.formats.atomic import atomic_path
 from xmlpreck.formats.dataset import AnyPath, FormatError, TopK, build_csr, check_matrix, stack_rows
 from xmlpreck.formats.files import Spool, write_lines
+from xmlpreck.formats.json_rows import BadLine
 from xmlpreck.formats.npz import save_csr
 from xmlpreck.formats.repository import format_rows
 
@@ -81,8 +82,11 @@ def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None)
 
 
 def json_lines(topk: TopK, label_names: list[str] | None, ids: Iterable[Any]) -> Iterator[str]:
-    """An object a row: what it is called, its labels by falling score, and their names if there are some."""
+    """An object a row: what it is called, its labels by falling score, and their names; of a bad line its error."""
     for row, labels, scores in zip(ids, topk.labels.tolist(), topk.scores.astype(float).tolist(), strict=True):
+        if isinstance(row, BadLine):
+            yield json.dumps(row.to_dict(), ensure_ascii=False)
+            continue
         chosen = [label for label in labels if label >= 0]
         names = {} if label_names is None else {"names": [label_names[label] for label in chosen]}
         # The shortest digits that bring the float32 back.

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.sparse import csr_array, load_npz
 
+from xmlpreck.config import parse_whole
 from xmlpreck.formats.dataset import MAX_ID, AnyPath, FormatError, TopK, build_csr, check_offsets, regroup
 from xmlpreck.formats.files import line_blocks, numbered_lines, read_head
 from xmlpreck.formats.npz import read_matrix, read_shape
@@ -243,12 +244,13 @@ def _without_bad_tokens(text: bytes, n_labels: int, mended: Counter[str]) -> byt
     """The text with blanks for `label:score` where the parser, which reads valid numbers only, would stop."""
 
     def mend(token: re.Match[bytes]) -> bytes:
+        label = parse_whole(token[1].decode("ascii", "replace"))
         try:
-            label, score = int(token[1]), float(token[2])
+            score = float(token[2])
         except ValueError:
             return token[0]
         is_finite = abs(score) < _FLOAT32_END
-        if is_finite and label < n_labels:
+        if is_finite and label is not None and label < n_labels:
             return token[0]
         mended["label out of range" if is_finite else "score not finite"] += 1
         return b" " * len(token[0])

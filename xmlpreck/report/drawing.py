@@ -10,17 +10,12 @@ from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from xmlpreck.config import InputError
 from xmlpreck.report.facts import MOST_RUNS
-
-try:
-    from matplotlib import style
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-except ImportError:
-    raise InputError("a report needs matplotlib, which is not installed: pip install 'xmlpreck[report]'") from None
 
 # In CSS pixels, of which matplotlib's inch has 72.
 WIDTH, HEIGHT = 360, 236

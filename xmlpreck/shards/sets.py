@@ -161,7 +161,13 @@ def open_split(path: str | Path, split: str, format: str | None = None) -> RowSo
     if folder is None and is_remote(path):
         advice = "check bucket and folder; shards are made by xmlpreck data convert and then copied there"
         raise ShardError(f"{locate(path)}: has no {MANIFEST}, nor has its folder {split}: {advice}")
-    return formats.read_split(path, split, format) if folder is None else ShardSet(folder)
+    if folder is None:
+        return formats.read_split(path, split, format)
+    if format is not None:
+        raise ShardError(
+            f"{locate(path)}: has shards, which are not of the format {format!r:.40}: leave out the format"
+        )
+    return ShardSet(folder)
 
 
 def has_split(path: str | Path, split: str) -> bool:

@@ -19,6 +19,7 @@ FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # wha
 TUNING_PART = "more while tuning"
 KEY_BYTES = 24  # a possible new weight, while those that are new are found: keys of 8 bytes, in order, each once
 FREE_SHARE = 0.8  # of the free memory, where no limit is given
+MAX_BYTES = 1 << 60
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -132,8 +133,8 @@ def _names_bytes(rows: PreparedRows) -> int:
 def parse_bytes(text: str) -> int:
     """4GB, 512 MB, 1.5g or a plain number of bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
-    if found is None or float(found[1]) <= 0:
-        raise ConfigError(f"memory must be a size such as 4GB or 512MB, but is {text!r}")
+    if found is None or not 0 < float(found[1]) * UNITS[found[2]] < MAX_BYTES:
+        raise ConfigError(f"memory must be a size such as 4GB or 512MB, but is {text!r:.60}")
     return int(float(found[1]) * UNITS[found[2]])
 
 
