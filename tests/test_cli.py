@@ -53,7 +53,14 @@ def test_json_is_one_object_on_stdout(folder, capsys):
     assert len(result["history"]) == 3
     assert result["seconds"] > 0
     assert main(["predict", "--model", "m", "--data", "tiny", "--out", "P.npz", "--topk", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"out": "P.npz", "n_rows": 4, "topk": 2}
+    assert json.loads(capsys.readouterr().out) == {
+        "out": "P.npz",
+        "topk": 2,
+        "n_rows": 4,
+        "n_predicted": 8,
+        "n_rows_without_labels": 0,
+        "n_bad_lines": 0,
+    }
     assert main(["evaluate", "--pred", "P.npz", "--data", "tiny", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_rows"] == 4
 

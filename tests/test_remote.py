@@ -272,6 +272,7 @@ def test_names_that_do_not_fit(store, data):
         # every address in a text, whatever stands around it
         ("--data='s3://k:s@b/x?secret_key=y&region=eu': no", "--data='s3://b/x?region=eu': no"),
         ("s3://k:s@b/x?secret_key=y: not found, nor s3://k:s@b/y", "s3://b/x: not found, nor s3://b/y"),
+        ("s3:/k:s/t@b/x", "s3:/b/x"),  # as a Path has it
         ("is it there? a key=b may help", "is it there? a key=b may help"),
     ],
 )

@@ -33,17 +33,17 @@ THREADS_A_CORE = 4  # more only wait for each other
 
 _SECRET_OPTION = re.compile(r"[^=]*(secret|key|token|password|signature|credential|sig=)", re.IGNORECASE)
 # Stores whose addresses have no port: all between :// and @ is credentials, even with a / that should be %2F.
-_STORES = re.compile(r"\b((?:s3|gs|gcs|abfss?)://)([^/@\s]*):[^@\s]*@", re.IGNORECASE)
-_PASSWORD = re.compile(r"(\w://)([^/:\s]*):[^/\s]*@")
+_STORES = re.compile(r"\b((?:s3|gs|gcs|abfss?):/{1,2})([^/@\s]*):[^@\s]*@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(\w\w:/{1,2})([^/:\s]*):[^/\s]*@")
 _OPTIONS = re.compile(r"\?([^\s?\"'=]+=[^\s?]*?)(?=[\"',;:)]*(?:\s|$))")
 MAX_DIGITS = 18  # what int64 can hold
 
 
 def without_secrets(text: str) -> str:
     """Mask the credentials of every URI in a text: passwords, the key that goes with one on s3, secret options."""
-    if "://" not in text:
+    if ":/" not in text:  # a Path writes // as /
         return text
-    text = _STORES.sub(lambda uri: uri[1] if uri[1].lower() == "s3://" else f"{uri[1]}{uri[2]}@", text)
+    text = _STORES.sub(lambda uri: uri[1] if uri[1].lower().startswith("s3:") else f"{uri[1]}{uri[2]}@", text)
     return _OPTIONS.sub(_public_options, _PASSWORD.sub(r"\1\2@", text))
 
 
@@ -253,7 +253,7 @@ def _section(kind: Any, section: str, values: dict[str, Any], source: str) -> An
         wanted = types_of[name]
         if wanted is float and type(value) is int and abs(value) < 2**1023:
             value = float(value)
-        if type(value) is not wanted:
+        if type(value) is not wanted or (wanted is int and abs(value) >= 10**MAX_DIGITS):
             kind_name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
             raise ConfigError(f"{source}: {section}.{name} must be {kind_name}, but is {value!r:.60}")
         checked[name] = value

@@ -69,6 +69,10 @@ def main(words: Sequence[str] | None = None) -> int:
             advice = "use a machine with more, or train with --memory SIZE --fit-memory"
             note(f"xmlpreck: out of memory ({reason}): {advice}")
             code = 2
+        except OSError as error:  # what no reader or writer has put into words, such as a name that is too long
+            name = f"{config.without_secrets(str(error.filename))[:100]}: " if error.filename else ""
+            note(f"xmlpreck: {name}{error.strerror or error}")
+            code = 2
         except CheckFailed:
             code = 1
         except Stopped as error:

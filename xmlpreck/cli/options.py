@@ -77,6 +77,8 @@ def check_source(args: argparse.Namespace) -> None:
     """Refuse what is unknown or without effect among the flags that say where rows are."""
     words = vars(args)
     split, data = words.get("split"), words.get("data")
+    if "://" in (words.get("out") or ""):
+        raise config.InputError(f"{args.out}: is an address, but results are written to this machine: name a path")
     if split is not None and split not in SPLITS:
         raise config.ConfigError(f"--split must be train or test, but is {split!r:.60}")
     if words.get("labels_column") is not None and words.get("text_column") is None:
