@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ RUN = f"{sys.executable} -m xmlpreck"
 TRAIN = f"{RUN} train --data tiny --no-tune --epochs 1 --threads 1 --out m"
 PIPE = ["predict", "--data", "-", "--out", "-", "--model"]
 ROWS = "0,2 0:1 3:0.5\n1 1:1\n 2:1 3:1\n2 0:0.5 2:2\n"
-HANG = 120  # seconds, after which a process is taken to hang
+HANG = 900  # seconds, after which a process is taken to hang: the first may have to compile all kernels
 
 
 @pytest.fixture
@@ -169,8 +170,9 @@ def test_signals_while_waiting_for_input(tmp_path, number, code, out):
         if out == "-":
             process.stdout.readline()
         else:
-            while not list(tmp_path.iterdir()):  # the file under its temporary name
-                assert process.poll() is None
+            while not any(path.suffix == ".parquet" and path.is_file() for path in tmp_path.rglob("*")):
+                assert process.poll() is None  # it is on its way to the file under a temporary name
+                time.sleep(0.05)
         process.send_signal(number)
         assert process.wait(HANG) == code
         assert b"Fatal" not in process.stderr.read()
