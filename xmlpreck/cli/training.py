@@ -294,8 +294,6 @@ def train_one(
 
 def data_place(args: argparse.Namespace) -> str:
     """Where the rows are, as a model remembers it."""
-    from xmlpreck import shards
-
     return str(Path(args.data).resolve()) if Path(args.data).exists() else config.without_secrets(args.data)
 
 
