@@ -112,7 +112,7 @@ def guarded_streams() -> Iterator[Output]:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         outlet = None
-        if stream is None or stream is getattr(sys, f"__{name}__"):
+        if stream is None or _descriptor_of(stream) == descriptor:
             closed = OSError(errno.EBADF, os.strerror(errno.EBADF)) if stream is None else None
             outlet = Outlet(descriptor, closed)
             setattr(sys, name, _text_stream(outlet, stream))
@@ -123,6 +123,13 @@ def guarded_streams() -> Iterator[Output]:
         yield Output(outlets[0])
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _descriptor_of(stream: Any) -> int | None:
+    try:
+        return int(stream.fileno())
+    except (AttributeError, OSError, ValueError):  # a stream in memory, as tests have
+        return None
 
 
 def _text_stream(outlet: Outlet, like: Any) -> io.TextIOWrapper:
