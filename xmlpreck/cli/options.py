@@ -156,4 +156,6 @@ def show(args: argparse.Namespace, result: Any, text: str) -> None:
 
 
 def note(text: str) -> None:
+    """Print to stderr, behind what was printed before: both may go to the same file."""
+    sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
