@@ -64,7 +64,7 @@ ON_TINY = {
         ("predict --labels-column topics", "--labels-column is for raw text in a Parquet file"),
         ("evaluate --labels-column topics", "--labels-column is for raw text in a Parquet file"),
         ("predict --split foo", "--split must be train or test, but is 'foo'"),
-        ("prune --size 1KB --split foo", "--split must be train or test, but is 'foo'"),
+        ("prune --size 1KB --split foo", "--split must be heldout or train or test, but is 'foo'"),
         ("prune --size 1KB --split train", "--split has no effect without --max-loss"),
         ("prune --threshold 0.1 --data tiny", "--data has no effect without --max-loss"),
         ("prune --threshold 0.1 --threads 2", "--threads has no effect without --max-loss"),
@@ -310,6 +310,6 @@ def test_the_resume_hint_has_no_credentials(here, capsys, monkeypatch):
     monkeypatch.setattr(train, "load_kernels", interrupted)
     assert main(words) == 130
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "stopped; go on with, and the credentials in its addresses: "
+        "stopped while training; go on with, and the credentials in its addresses: "
         "xmlpreck train --data tiny --no-tune --out m '--set=s3://bucket/x?region=eu' --resume"
     )

@@ -48,7 +48,7 @@ def explain_command(args: argparse.Namespace) -> None:
     if (args.text is None) == (args.data is None) or (args.data is None) != (args.row is None):
         raise config.InputError("explain needs --data and --row, or --text of a model of texts")
     if args.text is not None:
-        refuse_flags(args, ["data_dir", "format", "text_column", "split"], "with --text")
+        refuse_flags(args, ["data_dir", "format", "text_column", "label_separator", "split"], "with --text")
     if args.json:
         refuse_flags(args, ["features"], "with --json, which has all features")
     from xmlpreck.explanation import explain

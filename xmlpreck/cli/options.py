@@ -79,8 +79,9 @@ def check_source(args: argparse.Namespace) -> None:
     split, data = words.get("split"), words.get("data")
     if "://" in (words.get("out") or ""):
         raise config.InputError(f"{args.out}: is an address, but results are written to this machine: name a path")
-    if split is not None and split not in SPLITS:
-        raise config.ConfigError(f"--split must be train or test, but is {split!r:.60}")
+    splits = words.get("splits", SPLITS)
+    if split is not None and split not in splits:
+        raise config.ConfigError(f"--split must be {' or '.join(splits)}, but is {split!r:.60}")
     if words.get("labels_column") is not None and words.get("text_column") is None:
         raise config.InputError(
             "--labels-column is for raw text in a Parquet file: name the text's column, too, by --text-column"
@@ -88,7 +89,11 @@ def check_source(args: argparse.Namespace) -> None:
     if words.get("text_column") is not None:
         refuse_flags(args, ["format"], "with --text-column, which is for Parquet files")
     if data == "-":
-        refuse_flags(args, ["data_dir", "format", "text_column", "split"], "with --data -, which is JSON lines")
+        refuse_flags(
+            args,
+            ["data_dir", "format", "text_column", "label_separator", "split"],
+            "with --data -, which is JSON lines",
+        )
     elif data is not None and words.get("train") is None and ("://" in data or Path(data).exists()):
         refuse_flags(args, ["data_dir"], f"with {data}, which is no name of the catalogue")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xmlpreck import config
 from xmlpreck.cli.engine import RayEngine, add_engine_options, engine_of, place_of, refuse_text
 from xmlpreck.cli.options import (
+    SPLITS,
     CheckFailed,
     add_command,
     any_number,
@@ -94,6 +95,7 @@ def add_serving_commands(commands: Any) -> None:
         if command in (prune, calibrate):
             text = "heldout = training rows that the model held out; or train or test (default: heldout)"
             command.add_argument("--split", help=text)
+            command.set_defaults(splits=("heldout", *SPLITS))
         else:
             split = "train" if command is update else "test"
             command.add_argument(
@@ -319,13 +321,13 @@ def calibrate_command(args: argparse.Namespace) -> None:
 
 def choice_rows(args: argparse.Namespace, scorer: "LinearScorer") -> "ChoiceRows":
     """The rows that prune and calibrate look at: those of the training rows that were held out, or a split by name."""
-    from xmlpreck import choosing, shards
+    from xmlpreck import choosing
 
     if args.data is None:
         raise config.InputError("--max-loss is measured on rows: name them by --data")
     split = args.split or choosing.HELDOUT
     rows = open_rows(args, "train" if split == choosing.HELDOUT else split, scorer)
-    given = choosing.rows_to_choose_on(scorer, rows, split, shards.without_secrets(args.data))
+    given = choosing.rows_to_choose_on(scorer, rows, split, config.without_secrets(args.data))
     if split != choosing.HELDOUT:
         note(f"{given.name}, split {split}: the model will remember that these rows were chosen on")
     return given
