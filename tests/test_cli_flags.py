@@ -132,7 +132,7 @@ JSON_WORDS = {
     "predict": f"--model {NUMBERS} --data tiny --out P.npz",
     "prune": f"--model {NUMBERS} --threshold 0.01 --out small",
     "update": f"--model {NUMBERS} --data tiny --out longer",
-    "calibrate": f"--model {NUMBERS} --data tiny --out calibrated",
+    "calibrate": f"--model {NUMBERS} --data tiny --split test --out calibrated",
     "evaluate": "--data tiny --pred P.txt",
     "compare": "P.txt P.txt --data tiny",
     "report": f"{NUMBERS} --data tiny",
@@ -310,6 +310,6 @@ def test_the_resume_hint_has_no_credentials(here, capsys, monkeypatch):
     monkeypatch.setattr(train, "load_kernels", interrupted)
     assert main(words) == 130
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "stopped while training; go on with, and the credentials in its addresses: "
+        "stopped while reading; go on with, and the credentials in its addresses: "
         "xmlpreck train --data tiny --no-tune --out m '--set=s3://bucket/x?region=eu' --resume"
     )
