@@ -8,6 +8,7 @@ import pytest
 from scipy.sparse import bsr_array, coo_array, csc_array, csr_array, dia_array, dok_array, lil_array, random_array
 
 from xmlpreck import metrics, train
+from xmlpreck.cli import main
 from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.estimator import PrecAtKClassifier
 from xmlpreck.explanation import explain
@@ -267,3 +268,13 @@ def test_ids_far_away_do_not_end_the_process():
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("feature id 100000000 is out of range: there are 8 features") == 3
     assert done.stdout.count("label id 10000000 is out of range: there are 8 labels") == 1
+
+
+def test_predict_says_how_many_rows_have_no_label(scorer, tmp_path, capsys):
+    scorer.save(tmp_path / "m")
+    (tmp_path / "rows.txt").write_text(f"3 {N_FEATURES} {N_LABELS}\n0 1:1 2:1\n1 \n2 3:0.5\n")
+    words = ["predict", "--model", str(tmp_path / "m"), "--data", str(tmp_path / "rows.txt"), "--topk", "2"]
+    assert main([*words, "--out", str(tmp_path / "p.npz")]) == 0
+    assert "4 labels for 3 rows; 1 rows have none" in capsys.readouterr().out
+    assert main([*words, "--guess-empty", "--out", str(tmp_path / "p.npz")]) == 0
+    assert "6 labels for 3 rows\n" in capsys.readouterr().out

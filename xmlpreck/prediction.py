@@ -27,6 +27,7 @@ class Choice:
 
     `bonus` (n_labels) is added to the scores; -inf bars a label. With `as_probabilities` the scores that come out, and
     `least`, are probabilities; the model must have been calibrated. With a shortlist, only its candidates are scored.
+    A row without any feature gets no label, unless `guess_empty` lets the bias alone choose.
     """
 
     k: int = 5
@@ -35,13 +36,14 @@ class Choice:
     bonus: np.ndarray | None = None
     as_probabilities: bool = False
     shortlist: Shortlist | None = None
+    guess_empty: bool = False
 
     def predict(
         self, scorer: LinearScorer, rows: csr_array, n_threads: int = 1, candidates: TopK | None = None
     ) -> TopK:
         """The labels of some rows; with `candidates`, of those lists only."""
         if candidates is None:
-            top = scorer.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist)
+            top = scorer.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist, self.guess_empty)
         else:
             top = scorer.rank_candidates(rows, listed(candidates, scorer.n_labels), self.k, self.bonus)
         return self.finish(top, scorer)

@@ -24,8 +24,8 @@ class CheckFailed(Exception):
     """A check has found something, and has told it: exit 1."""
 
 
-class Stopped(Exception):
-    """A signal has asked to stop, and all is saved: exit 128 + its number."""
+class Stopped(BaseException):
+    """A signal has asked to stop, and all is saved: exit 128 + its number. No `except Exception` may swallow it."""
 
 
 class Parser(argparse.ArgumentParser):

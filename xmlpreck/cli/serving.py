@@ -70,6 +70,11 @@ def add_serving_commands(commands: Any) -> None:
         action="store_true",
         help="hash the model's files even if they have not changed",
     )
+    predict.add_argument(
+        "--guess-empty",
+        action="store_true",
+        help="give rows without any known feature the labels that the bias ranks first (default: no labels)",
+    )
     add_engine_options(predict)
     prune = add_command(commands, "prune", prune_command, "write a smaller copy of a model", needs_data=False)
     prune.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
@@ -230,7 +235,7 @@ def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
         if bonus is not None or args.candidates is not None:
             raise config.InputError("--shortlist has its own list of labels: leave out the other list, or --shortlist")
         shortlist = Shortlist.of(scorer.weights, whole_number("--shortlist", args.shortlist, least=1))
-    return Choice(k, least, at_least, bonus, args.scores == "probability", shortlist)
+    return Choice(k, least, at_least, bonus, args.scores == "probability", shortlist, args.guess_empty)
 
 
 def prune_command(args: argparse.Namespace) -> None:

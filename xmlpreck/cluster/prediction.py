@@ -52,6 +52,7 @@ class Order:
     rows: Place
     k: int
     bonus: np.ndarray | None = None
+    guess_empty: bool = False
 
 
 class Worker:
@@ -74,7 +75,9 @@ class Worker:
     def predict(self, start: int, stop: int) -> TopK:
         block = self.rows.read(start, stop)
         with self.predicting:
-            top = self.scorer.predict_topk(block.rows, self.order.k, self.n_threads, self.bonus)
+            top = self.scorer.predict_topk(
+                block.rows, self.order.k, self.n_threads, self.bonus, guess_empty=self.order.guess_empty
+            )
         if self.part is None:
             return top
         return among_all(top, self.part.first)
@@ -219,7 +222,7 @@ def predict_rows(
     choice.finish(NO_ROWS, scorer)  # before any work: an uncalibrated model has no probabilities
     parts = choose_parts(session, folder, scorer.n_labels, label_shards)
     k = min(choice.k, scorer.n_labels)
-    order = Order(str(folder), file_sha256(folder / "model.json"), place, k, choice.bonus)
+    order = Order(str(folder), file_sha256(folder / "model.json"), place, k, choice.bonus, choice.guess_empty)
     items = [(start, min(start + ITEM_ROWS, rows.n_rows)) for start in range(0, rows.n_rows, ITEM_ROWS)]
     tops = Crew(session, order, parts, n_threads).predict(items)
     with progress_bar(rows.n_rows, "predict", progress) as bar:
