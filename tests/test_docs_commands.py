@@ -190,8 +190,10 @@ def sandbox(small_data: Path, commands: Path, tmp_path: Path) -> Sandbox:
 def is_name(command: str) -> bool:
     """Tell a command's name in prose, such as `xmlpreck plan`, from one to type: it lacks what the command needs."""
     words = command.split()
-    if words[0] != "xmlpreck" or not all(word.isalpha() for word in words):
+    if not all(word.isalpha() for word in words):
         return False
+    if words[0] != "xmlpreck":
+        return True  # `ray start` and the like: how their words go together is not ours to say
     try:
         cli.build_parser().parse_args(words[1:])
     except InputError:
@@ -202,7 +204,7 @@ def is_name(command: str) -> bool:
 def script_of(step: Step) -> str:
     """What is run of a shell step."""
     if step.in_prose and is_name(step.text):
-        return f"{step.text} --help"
+        return f"{step.text} --help" if step.text.startswith("xmlpreck") else ""
     if not any(command in NOT_RUN for command in step.commands()):
         return step.text
     return "\n".join(command for command in step.commands() if command not in NOT_RUN)
