@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -58,15 +61,16 @@ def predict(out, *words):
     return Path(out).read_bytes()
 
 
-def raylets():
-    """Process ids of all Ray nodes on this machine."""
+def raylets(starter):
+    """Process ids of all Ray nodes that a process has started: others may run Ray on this machine, too."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            if path.read_text().strip() == "raylet":
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            words = path.read_text().split("\0")
+            if words[0].endswith("/raylet") and any(
+                re.fullmatch(rf"--session_dir=.*_{starter}", word) for word in words
+            ):
                 found.add(int(path.parent.name))
-        except OSError:  # it has ended meanwhile
-            continue
     return found
 
 
@@ -161,14 +165,21 @@ def test_a_small_node_makes_label_shards(monkeypatch, place):
 
 def test_a_cluster_of_its_own_has_the_same_bytes_and_is_stopped(place):
     """In a process of its own: one that has started Ray once cannot go back to another cluster."""
-    before = raylets()
     words = ("--model", "m", "--data", "rows", "--out", "one.parquet", "--engine", "ray", "--label-shards", "1")
-    ended = subprocess.run([sys.executable, "-m", "xmlpreck", "predict", *words], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert "Ray starts on this machine" in ended.stderr
+    begin = [sys.executable, "-m", "xmlpreck", "predict", *words]
+    with open("said.txt", "w+") as said, subprocess.Popen(begin, stdout=said, stderr=said) as process:
+        seen = set()
+        while process.poll() is None:
+            seen |= raylets(process.pid)
+            time.sleep(0.1)
+        said.seek(0)
+        text = said.read()
+    assert process.returncode == 0, text
+    assert "Ray starts on this machine" in text
+    assert len(seen) == 1
     predict("local.parquet")
     assert pq.read_table("one.parquet").equals(pq.read_table("local.parquet"))  # its blocks are larger
-    assert raylets() <= before
+    assert raylets(process.pid) == set()
 
 
 NICENESS = """
@@ -295,11 +306,11 @@ def refused(capsys, *words, command="predict"):
 
 
 def test_an_address_starts_nothing(capsys):
-    before = raylets()
+    before = raylets(os.getpid())
     said = refused(capsys, "--engine", "ray", "--address", "127.0.0.1:1")
     assert "no Ray cluster at 127.0.0.1:1" in said
     assert "ray start --head" in said
-    assert raylets() <= before
+    assert raylets(os.getpid()) <= before
     assert not ray.is_initialized()
 
 
