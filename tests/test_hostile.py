@@ -176,7 +176,15 @@ def json_nested_deeply(folder):
     (folder / "train.jsonl").write_bytes(b'{"text": "\\u00e9", "labels": ' + b"[" * 10**6 + b"]" * 10**6 + b"}\n")
 
 
-@attack("documents", "is not JSON|is no name|surrogate", b"1e999", b"NaN", b"9" * 5000, b'"\\ud800"', b"-1e999")
+@attack(
+    "documents",
+    "not JSON|no name|surrogate|thousands of digits",
+    b"1e999",
+    b"NaN",
+    b"9" * 5000,
+    b'"\\ud800"',
+    b"-1e999",
+)
 def json_label_that_is_none(folder, label):
     (folder / "train.jsonl").write_bytes(b'{"text": "x", "labels": [' + label + b"]}\n")
 
