@@ -78,3 +78,28 @@ def test_weights_of_an_interrupted_pass_are_not_used(monkeypatch):
     with pytest.raises(TrainingError, match="interrupted within a pass"):
         classifier.partial_fit(rows, labels)
     classifier.fit(rows, labels).partial_fit(rows, labels)
+
+
+SWALLOWED = """
+import os, signal, sys
+from xmlpreck.cli import main, training
+
+read_settings = training.read_settings
+
+def read_after_a_signal(*args):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException:
+        pass  # as Python does with what is raised while a __del__ runs
+    return read_settings(*args)
+
+training.read_settings = read_after_a_signal
+sys.exit(main(["train", "--data", "demo", "--no-tune", "--out", "m"]))
+"""
+
+
+def test_a_signal_that_python_has_dropped_still_stops_training(tmp_path):
+    words = [sys.executable, "-c", SWALLOWED]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
+    assert done.returncode == 143, done.stderr
+    assert not (tmp_path / "m").exists()

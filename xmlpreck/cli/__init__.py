@@ -13,7 +13,7 @@ from xmlpreck import __version__, config
 from xmlpreck.cli.data import add_data_commands
 from xmlpreck.cli.explaining import add_explain_command
 from xmlpreck.cli.judging import add_judging_commands
-from xmlpreck.cli.options import CheckFailed, Parser, Stopped, check_source, note
+from xmlpreck.cli.options import CheckFailed, Parser, Stopped, asked_to_stop, check_source, note
 from xmlpreck.cli.serving import add_serving_commands
 from xmlpreck.cli.streams import guarded_streams
 from xmlpreck.cli.training import add_training_commands
@@ -86,6 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
 @contextmanager
 def termination_raises() -> Iterator[None]:
     """Let SIGTERM raise `Stopped`, so that temporary files are removed; a second one ends the process at once."""
+    asked_to_stop.clear()
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -93,6 +94,7 @@ def termination_raises() -> Iterator[None]:
 
     def stop(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_DFL)
+        asked_to_stop.append(number)
         raise Stopped(number)
 
     signal.signal(signal.SIGTERM, stop)

@@ -24,6 +24,11 @@ class CheckFailed(Exception):
     """A check has found something, and has told it: exit 1."""
 
 
+# Signals that asked this command to stop. Python drops an exception that a handler raises while a `__del__` runs, so
+# long work looks here, too.
+asked_to_stop: list[int] = []
+
+
 class Stopped(BaseException):
     """A signal has asked to stop, and all is saved: exit 128 + its number. No `except Exception` may swallow it."""
 

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from xmlpreck import config
 from xmlpreck.cli.engine import add_engine_options, engine_of, place_of, refuse_text
-from xmlpreck.cli.options import Stopped, add_command, always, columns_of, note, open_rows, positive_number, show
+from xmlpreck.cli.options import (
+    Stopped,
+    add_command,
+    always,
+    asked_to_stop,
+    columns_of,
+    note,
+    open_rows,
+    positive_number,
+    show,
+)
 from xmlpreck.machine import cores
 
 if TYPE_CHECKING:
@@ -166,11 +176,10 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
     from xmlpreck import train
 
     checkpoints = train.Checkpoints(folder)
-    asked: list[int] = []
     phases = ["reading"]
 
     def ask(number: int, _: object) -> None:
-        asked.append(number)
+        asked_to_stop.append(number)
         signal.signal(number, before[number])  # a second one ends the process at once
         if phases[-1] not in STOPPING:
             raise KeyboardInterrupt(number)
@@ -190,7 +199,7 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
             read_safety(args),
             checkpoints=checkpoints,
             resume=args.resume,
-            stop=lambda: bool(asked),
+            stop=lambda: bool(asked_to_stop),
             phase=phases.append,
         )
         if minutes is not None:
@@ -210,7 +219,7 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
             note(
                 f"stopped while {phases[-1]}; {kept}go on with{secrets}: {shlex.join(['xmlpreck', *words, '--resume'])}"
             )
-            raise Stopped(asked[0]) from None
+            raise Stopped(asked_to_stop[0]) from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
