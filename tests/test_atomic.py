@@ -10,8 +10,8 @@ import pytest
 from conftest import ROOT
 
 from xmlpreck.config import InputError
-from xmlpreck.formats import atomic
-from xmlpreck.formats.atomic import Kind, atomic_folder, atomic_path, refuse_strangers, scratch_folder
+from xmlpreck.files import atomic
+from xmlpreck.files.atomic import Kind, atomic_folder, atomic_path, refuse_strangers, scratch_folder
 
 BOX = Kind("a box", "box.json", lambda folder: ("box.json", "a.txt"), InputError)
 
@@ -35,7 +35,7 @@ def run_python(code, *words):
 
 WRITE_FILE = """
 import os, signal, sys
-from xmlpreck.formats.atomic import *
+from xmlpreck.files.atomic import *
 with atomic_path(sys.argv[1]) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)
@@ -44,7 +44,7 @@ with atomic_path(sys.argv[1]) as temporary:
 WRITE_FOLDER = """
 import sys
 from pathlib import Path
-from xmlpreck.formats.atomic import *
+from xmlpreck.files.atomic import *
 with atomic_folder(Path(sys.argv[1])) as folder:
     (folder / "a.txt").write_text("half")
     print("writing", flush=True)

@@ -19,8 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from test_surrogates import SIX_X, SIX_Y, draws
 
-from xmlpreck import surrogates
-from xmlpreck.bipartite import PrecAtKRanker, baselines
+from xmlpreck.bipartite import PrecAtKRanker, baselines, surrogates
 from xmlpreck.bipartite.baselines import ClassifierRanker, CuttingPlaneRanker, StructRanker, linear_baselines
 from xmlpreck.config import InputError
 

@@ -11,8 +11,7 @@ from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
-from xmlpreck import surrogates
-from xmlpreck.bipartite import PrecAtKRanker, prec_at_kappa
+from xmlpreck.bipartite import PrecAtKRanker, prec_at_kappa, surrogates
 from xmlpreck.config import ALGORITHMS, InputError
 
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from xmlpreck.calibration import DTYPES, LEAST, Calibration, _shifts, is_saved, reliability, uncalibrated
 from xmlpreck.config import InputError
-from xmlpreck.formats import TopK
+from xmlpreck.data.formats import TopK
 from xmlpreck.metrics import hits
+from xmlpreck.model.calibration import DTYPES, LEAST, Calibration, _shifts, is_saved, reliability, uncalibrated
 
 N_LABELS = 40
 
@@ -331,7 +331,7 @@ def test_reliability_by_hand():
 
 
 def test_report_section(calibration):
-    page = pytest.importorskip("xmlpreck.report.reliability")
+    page = pytest.importorskip("xmlpreck.evaluation.report.reliability")
     top, labels = simulate(np.random.default_rng(11), 2000, steep)
     measured = [
         reliability(given.scores.ravel(), hits(top, labels).ravel())

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from xmlpreck import catalog, formats, shards, synthetic
 from xmlpreck.config import InputError
+from xmlpreck.data import catalog, formats, shards, synthetic
+from xmlpreck.data.rows import concatenate
 
 # Every name that the catalogue must know, with its propensity constants A and B.
 UNIVERSAL, WIKI, AMAZON = (0.55, 1.5), (0.5, 0.4), (0.6, 2.6)
@@ -392,7 +393,7 @@ def test_chunks_and_shards_are_what_load_reads(tmp_path, tiny_card):
     whole = catalog.load("tiny", "train", str(tmp_path))
     chunks = list(catalog.read_chunks("tiny", "train", str(tmp_path), rows_per_chunk=4))
     assert [chunk.n_rows for chunk in chunks] == [4, 2]
-    assert (shards.concatenate(chunks).rows != whole.rows).nnz == 0
+    assert (concatenate(chunks).rows != whole.rows).nnz == 0
     assert catalog.splits_of("tiny", "out", str(tmp_path)) == [("train", Path("out/train")), ("test", Path("out/test"))]
     assert catalog.splits_of(str(tmp_path / "tiny" / "test.txt"), "out") == [("train", Path("out"))]
     with pytest.raises(InputError, match="has neither train nor test data"):

@@ -16,7 +16,6 @@ from test_train import as_dataset, draw_rows
 import xmlpreck
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, ConfigError, InputError, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.support import Cut, find_strongest
 from xmlpreck.train import (
     CheckpointError,
     Checkpoints,
@@ -31,6 +30,7 @@ from xmlpreck.train import (
     run,
     trainer,
 )
+from xmlpreck.train.support import Cut, find_strongest
 
 PLAN_MODULE = sys.modules[Plan.__module__]  # `train.plan` is the function
 MB = 1 << 20
@@ -223,8 +223,8 @@ def stopped_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["train", "--data", "demo", "--out", "m", "--threads", "1"]
     monkeypatch.setattr(trainer, "ROWS_A_CALL", 4096)
-    monkeypatch.setattr("xmlpreck.catalog.load", lambda *_: dataset())
-    monkeypatch.setattr("xmlpreck.catalog.has_split", lambda *_: False)
+    monkeypatch.setattr("xmlpreck.data.catalog.load", lambda *_: dataset())
+    monkeypatch.setattr("xmlpreck.data.catalog.has_split", lambda *_: False)
     fit(dataset(), RunConfig(train=TrainConfig(threads=1)), safety=Safety(Checkpoints(tmp_path / "m")))
     return [*words, "--resume"], tmp_path / "m.partial"
 
@@ -517,8 +517,8 @@ def test_a_checkpoint_without_an_end_is_passed_over(tmp_path, name):
 
 def test_working_directory_as_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xmlpreck.catalog.load", lambda *_: dataset())
-    monkeypatch.setattr("xmlpreck.catalog.has_split", lambda *_: False)
+    monkeypatch.setattr("xmlpreck.data.catalog.load", lambda *_: dataset())
+    monkeypatch.setattr("xmlpreck.data.catalog.has_split", lambda *_: False)
     assert main(["train", "--data", "demo", "--out", "."]) in (0, 2)
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from xmlpreck import catalog, choosing, train
+from xmlpreck import train
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset, write_repository_text
-from xmlpreck.model import LinearScorer
-from xmlpreck.prediction import Choice
-from xmlpreck.shards import Subset
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset, write_repository_text
+from xmlpreck.data.rows import Subset, split_heldout
+from xmlpreck.model import Model, choosing
+from xmlpreck.model.prediction import Choice
 
 ROWS = 600  # of training
 WORDS = ["ape", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kite", "lark", "mole", "newt"]
@@ -40,7 +41,7 @@ def scorer(rows):
 
 
 def test_rows_of_training_are_recognised(scorer, rows, new_rows):
-    kept, heldout = train.split_heldout(rows, settings().train)
+    kept, heldout = split_heldout(rows, settings().train.heldout, settings().train.seed)
     for known in (rows, kept, Subset(rows, np.arange(ROWS))):  # all of it, or all that it was trained on
         assert choosing.seen_rows(scorer, known) == (True, [])
     for unknown in (
@@ -99,7 +100,7 @@ def test_a_choice_on_other_rows_is_remembered(scorer, rows, new_rows, tmp_path):
     smaller, _, _ = choosing.prune_to_loss(scorer, given, max_loss=2.0)
     both = choosing.calibrate(smaller, given)
     both.save(tmp_path / "m")
-    again = LinearScorer.load(tmp_path / "m")
+    again = Model.load(tmp_path / "m")
     assert choosing.seen_rows(again, new_rows) == (False, ["pruning", "calibration"])
     assert choosing.seen_rows(again, rows) == (True, [])
     record = again.info["chosen_on"][0]
@@ -188,7 +189,7 @@ def test_prune_and_calibrate_choose_on_held_out_rows_by_default(one_file, capsys
         assert main([*verb, "--model", "m", "--data", "rows.txt", "--split", "train"]) == 2
         assert "the model was trained on these rows" in capsys.readouterr().err
         assert main([*verb, "--model", "held", "--data", "rows.txt"]) == 0
-    assert LinearScorer.load("out").info["chosen_on"] == LinearScorer.load("held").info["chosen_on"] == []
+    assert Model.load("out").info["chosen_on"] == Model.load("held").info["chosen_on"] == []
     capsys.readouterr()
     assert (
         main(["prune", "--max-loss", "1", "--model", "held", "--data", "new.txt", "--split", "test", "--out", "p"]) == 0
@@ -225,7 +226,7 @@ def test_calibration_on_labels_that_training_never_saw(tmp_path, monkeypatch, ca
     words = ["--set", "text.min_df=1", "--set", "text.max_df=1.0", "--no-tune", "--threads", "1", "--out", "m"]
     assert main(["train", "--data", "train.jsonl", *words]) == 0
     assert main(["calibrate", "--model", "m", "--data", "new.jsonl", "--split", "test"]) == 0
-    assert LinearScorer.load("m", verify=True).calibration.shifts.shape == (6,)
+    assert Model.load("m", verify=True).calibration.shifts.shape == (6,)
     capsys.readouterr()
     assert main(["predict", "--model", "m", "--data", "new.jsonl", "--scores", "probability", "--out", "-"]) == 0
     assert all(min(json.loads(line)["scores"]) > 0 for line in capsys.readouterr().out.splitlines())
@@ -237,4 +238,4 @@ def test_calibration_on_rows_with_more_label_columns(scorer, new_rows, tmp_path)
     wider = csr_array((new_rows.labels.data, new_rows.labels.indices, new_rows.labels.indptr), (400, 1010))
     given = choosing.rows_to_choose_on(scorer, Dataset(new_rows.rows, wider), "test")
     choosing.calibrate(scorer, given).save(tmp_path / "m")
-    assert len(LinearScorer.load(tmp_path / "m").calibration.shifts) == scorer.n_labels
+    assert len(Model.load(tmp_path / "m").calibration.shifts) == scorer.n_labels

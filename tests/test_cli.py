@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from xmlpreck.cli import main
-from xmlpreck.model import LinearScorer
+from xmlpreck.model import Model
 
 ROWS = "0,2 0:1 3:0.5\n1 1:1\n 2:1 3:1\n2 0:0.5 2:2\n"
 
@@ -69,13 +69,13 @@ def test_settings_reach_the_model(folder, capsys):
     (folder / "run.toml").write_text("[train]\neta = 0.25\nepochs = 2\n")
     words = ["--config", "run.toml", "--set", "rows.bias=0.5", "--algo", "sgd-max", "--seed", "7", "--threads", "1"]
     assert main(["train", "--data", "tiny", "--out", "m", *words]) == 0
-    info = LinearScorer.load("m").info
+    info = Model.load("m").info
     train = info["config"]["train"]
     assert (train["eta"], train["epochs"], train["algo"], train["seed"]) == (0.25, 2, "sgd-max", 7)
     assert info["config"]["rows"]["bias"] == 0.5
     assert info["data"]["name"] == "tiny"
     assert info["data"]["n_rows_without_labels"] == 1
-    assert LinearScorer.load("m").label_names == [f"name {i}" for i in range(6)]
+    assert Model.load("m").label_names == [f"name {i}" for i in range(6)]
     assert "settings: run.toml" in capsys.readouterr().out
 
 
@@ -180,6 +180,6 @@ def test_interrupt_is_told(folder, monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("xmlpreck.catalog.load", interrupted)
+    monkeypatch.setattr("xmlpreck.data.catalog.load", interrupted)
     assert main(["train", "--data", "tiny"]) == 130
     assert capsys.readouterr().err.endswith("xmlpreck: interrupted\n")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from xmlpreck.cli import main
-from xmlpreck.model import LinearScorer
+from xmlpreck.model import Model
 
 TOPICS = {"fish": "cod herring trawler net", "milk": "cow dairy butter cream", "law": "court judge appeal statute"}
 
@@ -81,7 +81,7 @@ def test_raw_text_from_training_to_names(here, capsys):
     out = capsys.readouterr().out
     found = re.search(r"test, 40 rows: P@1 ([\d.]+)  P@3", out)
     assert float(found[1]) == 100 * 39 / 40  # all but the row whose only label was never seen
-    scorer = LinearScorer.load("m")
+    scorer = Model.load("m")
     assert scorer.label_names == ["fish", "law", "milk"]
     assert "herring" in scorer.feature_names
     assert sorted(path.name for path in (here / "m").glob("*.txt")) == ["labels.txt", "vocabulary.txt"]

@@ -14,7 +14,7 @@ import pytest
 
 from xmlpreck.cli import EXIT_CODES, build_parser, main
 from xmlpreck.config import parse_whole
-from xmlpreck.model import LinearScorer
+from xmlpreck.model import Model
 
 ROOT = Path(__file__).parent.parent
 NUMBERS, TEXTS = (str(ROOT / "tests" / "fixtures" / name) for name in ("model-1", "text-model-1"))
@@ -287,7 +287,7 @@ def test_long_numbers_in_files(here, capsys, case):
     ],
 )
 def test_credentials_are_never_shown(here, capsys, words):
-    LinearScorer.load(NUMBERS).save("m")
+    Model.load(NUMBERS).save("m")
     for address in ("ftp://me:s3cret@host/x", "s3://AKIA:s3/cret@bucket/x?region=eu", "x://h/x?account_key=s3cret&a=1"):
         main(words.format(address, address).split())
         captured = capsys.readouterr()

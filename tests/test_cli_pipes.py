@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from xmlpreck.config import InputError
-from xmlpreck.formats.json_rows import BadLine, arriving_lines
-from xmlpreck.model import LinearScorer
-from xmlpreck.prediction import Choice, Counts, answer_lines, json_batches, predict_batches, write_answers
+from xmlpreck.data.formats.json_rows import BadLine, arriving_lines
+from xmlpreck.model import Model
+from xmlpreck.model.prediction import Choice, Counts, answer_lines, json_batches, predict_batches, write_answers
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NUMBERS, TEXTS = FIXTURES / "model-1", FIXTURES / "text-model-1"
@@ -62,7 +62,7 @@ def stop(process):
 def test_training_needs_no_reader(folder, streams):
     done = shell(folder, f"{TRAIN} {streams}")
     assert done.returncode == 0, done.stderr
-    assert LinearScorer.load(folder / "m", verify=True).n_labels == 6
+    assert Model.load(folder / "m", verify=True).n_labels == 6
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
@@ -73,7 +73,7 @@ def test_a_full_disk_at_stdout_loses_the_output_but_not_the_model(folder):
     assert done.stderr.splitlines()[-1] == (
         "xmlpreck: stdout cannot be written: No space left on device: what was printed is lost"
     )
-    assert LinearScorer.load(folder / "m", verify=True).n_labels == 6
+    assert Model.load(folder / "m", verify=True).n_labels == 6
     assert shell(folder, f"{TRAIN} 2> /dev/full").returncode == 0
 
 
@@ -302,7 +302,7 @@ def test_an_empty_line_at_the_end_is_a_line_and_the_end_of_a_line_is_none():
 
 
 def test_lines_in_python(tmp_path):
-    scorer = LinearScorer.load(NUMBERS)
+    scorer = Model.load(NUMBERS)
     lines = [b'{"features": [1], "id": 5}', b"nothing", b'{"features": [2, 3]}']
 
     def found(strict=False):
@@ -324,7 +324,7 @@ def test_lines_in_python(tmp_path):
 
 
 def test_texts_and_numbers_may_take_turns():
-    scorer = LinearScorer.load(TEXTS)
+    scorer = Model.load(TEXTS)
     lines = [b'{"text": "cod sea"}', b'{"features": {"cow": 1}}', b"", b'{"text": "cow milk"}']
     batches = list(json_batches([lines], scorer))
     rows = np.vstack([rows.toarray() for _, rows in batches])

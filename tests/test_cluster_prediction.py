@@ -19,13 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_prediction import draw
 
-from xmlpreck import catalog, train
+from xmlpreck import train
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RunConfig, TrainConfig
-from xmlpreck.formats import TopK
-from xmlpreck.model import LinearScorer, all_sparse, lay_out
-from xmlpreck.prediction import Choice, label_bonus
-from xmlpreck.shards import open_split, write_shards
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import TopK
+from xmlpreck.data.shards import open_split, write_shards
+from xmlpreck.model import Model, all_sparse, lay_out
+from xmlpreck.model.prediction import Choice, label_bonus
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
 
@@ -86,7 +87,7 @@ def test_merged_parts_have_the_bits_of_the_whole(tmp_path_factory, seed, n_parts
         sparse = all_sparse(scorer.weights)
         scorer = scorer.fresh(weights=lay_out(sparse._replace(values=sparse.values * np.float32(1.1))))
     scorer.save(folder)
-    whole = LinearScorer.load(folder)
+    whole = Model.load(folder)
     bonus = label_bonus(whole.n_labels, exclude=[0, 1, 2, 150]) if barred else None
     cut = parts.part_labels(folder, whole.n_labels, n_parts)
     assert [part.first for part in cut] == [0, *(part.last for part in cut[:-1])]
@@ -116,7 +117,7 @@ def test_parts_are_cut_the_same_however_many_weights_are_looked_at_together(monk
 def test_parts_have_about_the_same_number_of_weights(place):
     n_labels = parts.open_without_weights(place / "m").n_labels
     counts = [part.n_weights for part in parts.part_labels(place / "m", n_labels, 4)]
-    assert sum(counts) == LinearScorer.load(place / "m").n_weights
+    assert sum(counts) == Model.load(place / "m").n_weights
     assert max(counts) < 1.3 * min(counts)  # the labels' own counts are far from even
     with pytest.raises(InputError, match="cannot be parted"):
         parts.part_labels(place / "m", n_labels, n_labels + 1)
@@ -259,7 +260,7 @@ def test_a_node_that_goes_does_not_show(ray_cluster, monkeypatch):
     monkeypatch.setattr(prediction.Crew, "_hire", lambda crew, n: (hire(crew, n), hired.extend(crew.hands)))
     node = ray_cluster.add_node(num_cpus=2, object_store_memory=100_000_000)
     rows = open_split("rows", "test")
-    expected = LinearScorer.load("m").predict_topk(rows.read(0, rows.n_rows).rows, 5)
+    expected = Model.load("m").predict_topk(rows.read(0, rows.n_rows).rows, 5)
     told = []
     with connect(ray_cluster.address, told.append) as session:
         assert len(session.nodes()) == 4
@@ -336,7 +337,7 @@ def test_other_versions_on_a_node(ray_cluster, capsys, monkeypatch):
 
 @pytest.mark.parametrize("flag", ["--model", "--data"])
 def test_a_path_that_only_the_driver_has(ray_cluster, capsys, monkeypatch, flag):
-    for name in ("xmlpreck.cluster.prediction.ITEM_ROWS", "xmlpreck.model.scorer.BLOCK_ROWS"):
+    for name in ("xmlpreck.cluster.prediction.ITEM_ROWS", "xmlpreck.model.model.BLOCK_ROWS"):
         monkeypatch.setattr(name, 4096)  # one item, one worker
     path = "/proc/self/cwd/" + {"--model": "m", "--data": "rows"}[flag]  # a worker's own folder is another one
     said = refused(capsys, flag, path, "--engine", "ray", "--address", ray_cluster.address)

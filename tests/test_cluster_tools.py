@@ -16,7 +16,7 @@ import cluster_page
 import simulate_cluster
 from simulate_cluster import Cluster, Model
 
-from xmlpreck.synthetic import make_dataset
+from xmlpreck.data.synthetic import make_dataset
 
 MEASURED = {
     "batch_rows": 100,

@@ -26,16 +26,16 @@ from test_train import as_dataset, draw_rows
 sys.path.insert(0, str(ROOT / "tools"))
 import torture_cluster
 
-from xmlpreck import catalog
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.formats import write_repository_text
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import write_repository_text
+from xmlpreck.data.shards import open_split, write_shards
+from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Proposals, sparse_weights
-from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
-from xmlpreck.shards import open_split, write_shards
-from xmlpreck.synthetic import make_dataset
 from xmlpreck.train import Checkpoints, Interrupted, Safety, TrainingError, run
 from xmlpreck.train import fit as fit_here
 from xmlpreck.train.trainer import pass_settings
@@ -214,7 +214,7 @@ def test_pairs_keep_the_order_of_a_row():
 def test_labels_of_no_weight_come_before_those_below_0(k):
     """As many shards as blocks: that of the first 64 labels has no score above 0, that of the others no weight."""
     weights = sparse_weights(np.array([0, 64]), np.arange(64, dtype=np.int32), np.full(64, -1, np.float32), 200)
-    top = LinearScorer(weights, RowsConfig(bias=0.0)).predict_topk(csr_array(np.ones((1, 1), np.float32)), k)
+    top = Model(weights, RowsConfig(bias=0.0)).predict_topk(csr_array(np.ones((1, 1), np.float32)), k)
     assert top.labels[0].tolist() == list(range(64, 64 + k))
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_formats import PROPERTY, refuses, write
 
-from xmlpreck import formats
-from xmlpreck.formats import TopK
+from xmlpreck.data import formats
+from xmlpreck.data.formats import TopK
 
 
 def test_the_filter_of_a_split(tmp_path):

@@ -27,9 +27,10 @@ from doc_pages import PAGES, Step, spans_of, steps_of
 from warm_commands import PARSE_ONLY, write_commands
 
 import xmlpreck
-from xmlpreck import catalog, cli, formats, synthetic
+from xmlpreck import cli
 from xmlpreck.config import InputError
-from xmlpreck.formats import Dataset
+from xmlpreck.data import catalog, formats, synthetic
+from xmlpreck.data.formats import Dataset
 
 # Not run, and why. Of our own commands and tools the words are parsed all the same, as `--help` lists them.
 NOT_RUN = {
@@ -83,7 +84,7 @@ BEFORE = {
 # Names that a page's Python takes from its prose.
 PREAMBLES = {
     "README.md": """
-from xmlpreck import synthetic
+from xmlpreck.data import synthetic
 
 X, Y, X_new = (lambda made: (made.rows, made.labels, made.rows[:3]))(synthetic.make_dataset(300, 100, 20, seed=1))
 """

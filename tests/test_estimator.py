@@ -17,11 +17,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import xmlpreck
+from xmlpreck.api.classifier import PrecAtKClassifier, precision_at_k, precision_at_k_scorer
 from xmlpreck.config import RunConfig, TrainConfig
-from xmlpreck.estimator import PrecAtKClassifier, precision_at_k, precision_at_k_scorer
+from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.kernels import linear
-from xmlpreck.model import LinearScorer, all_sparse
-from xmlpreck.synthetic import make_dataset
+from xmlpreck.model import Model, all_sparse
 from xmlpreck.train import fit
 
 # Name of a check of scikit-learn's -> why it cannot hold here.
@@ -284,7 +284,7 @@ def test_model_on_disk_has_the_names(data, tmp_path):
     y = kinds_of_y(data.labels)["text"]
     classifier = PrecAtKClassifier(k=3).fit(data.rows, y)
     classifier.scorer_.save(tmp_path / "model")
-    loaded = LinearScorer.load(tmp_path / "model")
+    loaded = Model.load(tmp_path / "model")
     assert loaded.label_names == classifier.classes_.tolist()
     assert loaded.info["config"]["train"]["k"] == 3
     np.testing.assert_array_equal(loaded.predict_topk(data.rows, 3).scores, classifier.predict_topk(data.rows)[1])
@@ -404,7 +404,7 @@ def test_errors_of_prediction_and_scorer():
 
 def test_names_of_the_package_are_imported_at_first_use():
     assert xmlpreck.PrecAtKClassifier is PrecAtKClassifier
-    assert xmlpreck.LinearScorer is LinearScorer
+    assert xmlpreck.Model is Model
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         xmlpreck.Nothing  # noqa: B018
     code = "import sys, xmlpreck; sys.exit(bool({'numba', 'sklearn', 'numpy'} & sys.modules.keys()))"

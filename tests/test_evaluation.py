@@ -8,11 +8,11 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.stats import binomtest
 
-from xmlpreck import evaluation
 from xmlpreck.cli import main
 from xmlpreck.config import InputError
-from xmlpreck.evaluation import Rankings, compare, count_labels, measure
-from xmlpreck.formats import Dataset, TopK, write_predictions
+from xmlpreck.data.formats import Dataset, TopK, write_predictions
+from xmlpreck.evaluation import comparison as evaluation
+from xmlpreck.evaluation.comparison import Rankings, compare, count_labels, measure
 from xmlpreck.metrics import Meter
 
 N_ROWS, N_LABELS = 90, 12

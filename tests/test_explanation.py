@@ -13,12 +13,12 @@ from test_report import HOSTILE, Reader
 
 from xmlpreck.cli import explaining, main
 from xmlpreck.config import InputError, RowsConfig
-from xmlpreck.explanation import MOST_REMOVED, Names, explain, find_removal, parts_of, without
-from xmlpreck.formats import Dataset
-from xmlpreck.model import LinearScorer, lay_out, prepare_rows
-from xmlpreck.report import Run, ScoredRows
-from xmlpreck.report.facts import gather
-from xmlpreck.report.reasons import reasons
+from xmlpreck.data.formats import Dataset
+from xmlpreck.evaluation.report import Run, ScoredRows
+from xmlpreck.evaluation.report.facts import gather
+from xmlpreck.evaluation.report.reasons import reasons
+from xmlpreck.model import Model, lay_out, prepare_rows
+from xmlpreck.model.explanation import MOST_REMOVED, Names, explain, find_removal, parts_of, without
 
 N_FEATURES, N_LABELS = 24, 150
 
@@ -29,7 +29,7 @@ def row_of(values):
 
 def scorer_of(matrix, bias=0.0, unit_norm=False):
     """Of weights (n_features and the bias, n_labels)."""
-    return LinearScorer(lay_out(sparse_from(np.array(matrix, np.float32))), RowsConfig(unit_norm, bias))
+    return Model(lay_out(sparse_from(np.array(matrix, np.float32))), RowsConfig(unit_norm, bias))
 
 
 @st.composite
@@ -42,7 +42,7 @@ def cases(draw):
     if draw(st.booleans()):
         matrix = np.round(matrix)  # scores that tie
     weights = lay_out(sparse_from(matrix.astype(np.float32)))
-    scorer = LinearScorer(weights, rows).prune(draw(st.sampled_from([0.0, 0.5])))
+    scorer = Model(weights, rows).prune(draw(st.sampled_from([0.0, 0.5])))
     row = rng.normal(size=N_FEATURES) * (rng.random(N_FEATURES) < draw(st.sampled_from([0, 0.3, 1])))
     return scorer, row_of(row)
 
@@ -71,7 +71,7 @@ def test_a_loaded_model_explains_as_the_one_that_was_saved(tmp_path):
     scorer.save(tmp_path / "m")
     row = row_of([1, 2, 3, 4])
     for label in (0, 40, 79):
-        parts, again = (parts_of(model, row, label) for model in (scorer, LinearScorer.load(tmp_path / "m")))
+        parts, again = (parts_of(model, row, label) for model in (scorer, Model.load(tmp_path / "m")))
         np.testing.assert_array_equal(parts.weights, again.weights)
         assert (parts.weights != 0).tolist() == [False, False, False, True, True]
 
@@ -205,7 +205,7 @@ def folder(tmp_path, monkeypatch):
     matrix = [[1, 2, 0, 0], [3, 0, 0, 0], [0, -0.25, -9, 0], [0, 0.125, 5, 0]]
     scorer = scorer_of(matrix)
     names = ["gold", "sil\x1b[31mver", "bronze", "last"]
-    LinearScorer(scorer.weights, scorer.rows, names, ["a", "b", "c", "d"]).save("m")
+    Model(scorer.weights, scorer.rows, names, ["a", "b", "c", "d"]).save("m")
     scorer.save("nameless")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "train.jsonl").write_text(

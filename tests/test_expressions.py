@@ -19,8 +19,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
-from xmlpreck.expressions import MAX_STEPS, Endless, check_ends
-from xmlpreck.text import TextVectorizer
+from xmlpreck.config.expressions import MAX_STEPS, Endless, check_ends
+from xmlpreck.data.text import TextVectorizer
 
 SECONDS = 300  # after which a command counts as hung
 ACCEPTED = [

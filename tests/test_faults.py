@@ -26,11 +26,12 @@ import torture
 
 # All that commands import when they need it: nobody may not read root's Python.
 import xmlpreck
-from xmlpreck import catalog, corpus, report, validate  # noqa: F401
 from xmlpreck.cli import main
 from xmlpreck.config import RunConfig, TrainConfig
-from xmlpreck.formats import write_repository_text
-from xmlpreck.synthetic import make_dataset
+from xmlpreck.data import catalog, corpus, validate  # noqa: F401
+from xmlpreck.data.formats import write_repository_text
+from xmlpreck.data.synthetic import make_dataset
+from xmlpreck.evaluation import report  # noqa: F401
 from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, run, tuning
 
 SECONDS = 60  # after which a command counts as hung

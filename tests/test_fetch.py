@@ -21,9 +21,18 @@ from pathlib import Path
 
 import pytest
 
-from xmlpreck import fetch
 from xmlpreck.config import InputError
-from xmlpreck.fetch import Archive, FetchError, Mirror, Unreachable, archives, download_path, fetch_mirror, transfer
+from xmlpreck.data import fetch
+from xmlpreck.data.fetch import (
+    Archive,
+    FetchError,
+    Mirror,
+    Unreachable,
+    archives,
+    download_path,
+    fetch_mirror,
+    transfer,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN, TEST = b"2 3 2\n0 0:1\n1 2:1\n", b"1 3 2\n0,1 1:1\n"
@@ -651,8 +660,8 @@ def test_lying_header_and_many_files(tmp_path, monkeypatch):
 CHILD = """
 import sys, time
 from pathlib import Path
-from xmlpreck import fetch
-from xmlpreck.fetch import archives
+from xmlpreck.data import fetch
+from xmlpreck.data.fetch import archives
 if sys.argv[3] == "unpack":
     def stuck(stream, out, size):
         out.write(stream.read(5))

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, save_npz
 
-from xmlpreck import formats
-from xmlpreck.formats import Dataset, FormatError
+from xmlpreck.data import formats
+from xmlpreck.data.formats import Dataset, FormatError
 
 # tmp_path is shared by the examples of one test, which is fine: each of them overwrites its file.
 PROPERTY = settings(

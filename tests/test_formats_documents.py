@@ -5,8 +5,8 @@ import gzip
 import pytest
 from test_formats import refuses, write
 
-from xmlpreck import formats
-from xmlpreck.formats import Documents
+from xmlpreck.data import formats
+from xmlpreck.data.formats import Documents
 
 XC = (
     '{"uid": "7", "title": "T", "content": "some text", "target_ind": [2, 0], "target_rel": [1.0, 1.0]}\n'

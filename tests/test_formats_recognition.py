@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.sparse import save_npz
 from test_formats import PROPERTY, assert_same_dataset, datasets, refuses, sparse, write
 
-from xmlpreck import formats
-from xmlpreck.formats import Dataset, FormatError, splits
+from xmlpreck.data import formats
+from xmlpreck.data.formats import Dataset, FormatError, splits
 
 ROWS = Dataset(sparse({0: {1: 0.5}, 1: {0: 2}}, (2, 3)), sparse({0: {0: 1}, 1: {1: 1}}, (2, 2)))
 CONTENTS = {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.sparse import vstack
 from test_formats import PROPERTY, assert_same_dataset, datasets, refuses, sparse
 
-from xmlpreck import formats
-from xmlpreck.formats import Dataset, Documents
-from xmlpreck.formats.files import line_blocks, numbered_lines
+from xmlpreck.data import formats
+from xmlpreck.data.formats import Dataset, Documents
+from xmlpreck.files.contents import line_blocks, numbered_lines
 
 NUMERIC = formats.NUMERIC_FORMATS
 CHUNKS = st.sampled_from([1, 2, 7, 10**9])

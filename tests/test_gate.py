@@ -8,12 +8,12 @@ import pytest
 from scipy.sparse import bsr_array, coo_array, csc_array, csr_array, dia_array, dok_array, lil_array, random_array
 
 from xmlpreck import metrics, train
+from xmlpreck.api.classifier import PrecAtKClassifier
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RunConfig, TrainConfig
-from xmlpreck.estimator import PrecAtKClassifier
-from xmlpreck.explanation import explain
-from xmlpreck.formats import Dataset, TopK
-from xmlpreck.formats.matrix import as_dataset, as_label_rows, as_rows
+from xmlpreck.data.formats import Dataset, TopK
+from xmlpreck.data.matrix import as_dataset, as_label_rows, as_rows
+from xmlpreck.model.explanation import explain
 
 N_FEATURES, N_LABELS = 12, 9
 QUICK = RunConfig(train=TrainConfig(epochs=1, threads=1))
@@ -235,7 +235,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from xmlpreck import train
 from xmlpreck.config import InputError, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
 rows = csr_array(np.eye(8, dtype=np.float32))
 labels = csr_array(np.eye(8, dtype=np.float32))
 far = csr_array(np.ones((1, 8), np.float32))

@@ -29,15 +29,15 @@ import pytest
 from conftest import reseal
 from scipy.sparse import csc_array, csr_array, save_npz
 
-from xmlpreck import formats
-from xmlpreck.calibration import Calibration
 from xmlpreck.config import InputError, RowsConfig
-from xmlpreck.fetch.archives import unpack
-from xmlpreck.formats import Dataset
+from xmlpreck.data import formats
+from xmlpreck.data.fetch.archives import unpack
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.shards import ShardSet, write_shards
+from xmlpreck.data.text import TextVectorizer, fit_text
 from xmlpreck.kernels.arrays import sparse_weights
-from xmlpreck.model import LinearScorer
-from xmlpreck.shards import ShardSet, write_shards
-from xmlpreck.text import TextVectorizer, fit_text
+from xmlpreck.model import Model
+from xmlpreck.model.calibration import Calibration
 
 KEPT = Path(__file__).parent / "hostile"  # what the fuzzer has found; a folder is named <reader>-<what is wrong>
 MEMORY = 1500 << 20
@@ -68,7 +68,7 @@ READERS = {
     "propensities": lambda folder: formats.read_inverse_propensities(folder / "inv_prop.txt", 9),
     "shards": read_shards,
     "text": TextVectorizer.load,
-    "model": LinearScorer.load,
+    "model": Model.load,
     "part": read_part,
     "archive": lambda folder: unpack(folder / "archive", folder / "unpacked"),
 }
@@ -522,7 +522,7 @@ def write_model(folder, *steps):
     text = fit_text([["alpha beta gamma", "beta gamma delta epsilon"]], min_df=1, max_df=1.0)
     calibration = Calibration(np.float32(0), np.array([[0.0], [0.5]]), np.zeros(2, np.float32))
     folder.rmdir()
-    LinearScorer(weights, RowsConfig(bias=0), ["a", "b"], None, {}, text, calibration).save(folder)
+    Model(weights, RowsConfig(bias=0), ["a", "b"], None, {}, text, calibration).save(folder)
     for step in steps:
         step(folder)
         reseal(folder)

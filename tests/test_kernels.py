@@ -9,7 +9,7 @@ from xmlpreck.config import RowsConfig
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import new_work, noise_table, run_team, sparse_weights
 from xmlpreck.kernels.linear import RULES
-from xmlpreck.model import LinearScorer, all_sparse, kernel_rows, lay_out
+from xmlpreck.model import Model, all_sparse, kernel_rows, lay_out
 
 ALL_RULES = sorted(RULES)
 
@@ -78,7 +78,7 @@ def draw_scorer(rng, n_features=30, n_labels=300, density=0.05, dtype=np.float64
     """Sparse random weights with a few features that nearly all labels use; values on a grid, so that scores tie."""
     matrix = np.where(rng.random((n_features, n_labels)) < density, rng.integers(-4, 5, (n_features, n_labels)) / 4, 0)
     matrix[:2] = rng.integers(-4, 5, (2, n_labels)) / 4
-    return LinearScorer(lay_out(sparse_from(matrix.astype(dtype))), RowsConfig(unit_norm=False, bias=0)), matrix
+    return Model(lay_out(sparse_from(matrix.astype(dtype))), RowsConfig(unit_norm=False, bias=0)), matrix
 
 
 def sparse_from(matrix):
@@ -117,7 +117,7 @@ def test_layout_does_not_change_bits(monkeypatch, in_16_bits):
         weights = lay_out(sparse_from(matrix))
         assert n_dense is None or len(weights.dense_rows) == n_dense
         assert weights.dense_rows.dtype == (np.uint16 if in_16_bits else np.float32)
-        scores.append(LinearScorer(weights, RowsConfig(unit_norm=False, bias=0)).decision_function(rows))
+        scores.append(Model(weights, RowsConfig(unit_norm=False, bias=0)).decision_function(rows))
         round_trip = all_sparse(weights)
         np.testing.assert_array_equal(round_trip.values, matrix[np.nonzero(matrix)])
     assert len(lay_out(sparse_from(matrix)).dense_rows) > 0
@@ -131,7 +131,7 @@ def test_cost_follows_the_support():
     offsets = np.array([0, 3, 4])
     labels = np.array([5, 70, 999_999, 70], np.int32)
     weights = sparse_weights(offsets, labels, np.array([1, 2, 3, -1], np.float32), n_labels)
-    scorer = LinearScorer(lay_out(weights), RowsConfig(unit_norm=False, bias=0))
+    scorer = Model(lay_out(weights), RowsConfig(unit_norm=False, bias=0))
     rows = kernel_rows(random_array((1, 2), density=1.0, rng=np.random.default_rng(0)).tocsr())
     work = new_work(n_labels, 6)
     top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)

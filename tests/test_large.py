@@ -13,11 +13,12 @@ from scipy.sparse import csr_array, random_array
 
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RowsConfig
-from xmlpreck.formats import build_csr, read_predictions
+from xmlpreck.data.formats import build_csr, read_predictions
+from xmlpreck.data.shards import ShardSet
 from xmlpreck.kernels.arrays import sparse_weights
 from xmlpreck.kernels.bfloat import widen
-from xmlpreck.model import LinearScorer, ModelError, Shortlist, lay_out
-from xmlpreck.shards import ShardSet
+from xmlpreck.model import Model, Shortlist, lay_out
+from xmlpreck.model.seal import ModelError
 
 N_FEATURES, N_LABELS = 60, 700
 
@@ -31,7 +32,7 @@ def draw_scorer(rng, n_features=N_FEATURES, n_labels=N_LABELS, bias=0.0, tied=Fa
     sparse = sparse_weights(
         pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), values.astype(np.float32), n_labels
     )
-    return LinearScorer(lay_out(sparse), RowsConfig(bias=bias))
+    return Model(lay_out(sparse), RowsConfig(bias=bias))
 
 
 def draw_rows(rng, n_rows, n_features=N_FEATURES, density=0.15):
@@ -112,7 +113,7 @@ def test_hostile_sizes():
     assert scorer.predict_topk(csr_array((0, 3), dtype=np.float32), 5, shortlist=least).labels.shape == (0, 2)
     nothing = csr_array((2, 3), dtype=np.float32)
     assert same_bits(scorer.predict_topk(nothing, 5, shortlist=least), scorer.predict_topk(nothing, 5))
-    unlearned = LinearScorer(lay_out(scorer.weights._replace(
+    unlearned = Model(lay_out(scorer.weights._replace(
         dense_of=np.full(3, -1, np.int32), dense_rows=np.zeros((0, 2), np.float32), offsets=np.zeros(4, np.int64),
         labels=np.zeros(0, np.int32), values=np.zeros(0, np.float32),
     )), scorer.rows)  # fmt: skip
@@ -168,7 +169,7 @@ def test_made_set_does_not_depend_on_shards(made, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import make_synthetic
 
-    from xmlpreck.shards import write_shards
+    from xmlpreck.data.shards import write_shards
 
     world = make_synthetic.make_world(3200, 2500, 4000, 30, 5.5, 0)
     again = write_shards(tmp_path / "again", make_synthetic.draw_rows(world, 30, 0, 0, 3000), "parquet", 700, {})

@@ -17,7 +17,7 @@ from sklearn.metrics import label_ranking_average_precision_score, ndcg_score, p
 
 from xmlpreck import metrics
 from xmlpreck.config import InputError
-from xmlpreck.formats import TopK
+from xmlpreck.data.formats import TopK
 from xmlpreck.kernels import ranking
 from xmlpreck.metrics import (
     CONVENTIONS,

@@ -12,18 +12,19 @@ from conftest import reseal
 from scipy.sparse import csr_array, random_array
 from test_kernels import draw_scorer
 
-from xmlpreck.calibration import Calibration
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.kernels.arrays import sparse_weights
-from xmlpreck.model import LinearScorer, ModelError, all_sparse, check_target, prepare_rows, seal
+from xmlpreck.model import Model, all_sparse, check_target, prepare_rows, seal
+from xmlpreck.model.calibration import Calibration
 from xmlpreck.model.directory import open_files
+from xmlpreck.model.seal import ModelError
 
 
 @pytest.fixture
 def saved(tmp_path):
     scorer, _ = draw_scorer(np.random.default_rng(0), dtype=np.float32)
     names = [f"label {i} é" for i in range(300)]
-    scorer = LinearScorer(scorer.weights, RowsConfig(True, 0.5), names, [f"f{i}" for i in range(29)], {"k": 5})
+    scorer = Model(scorer.weights, RowsConfig(True, 0.5), names, [f"f{i}" for i in range(29)], {"k": 5})
     scorer.save(tmp_path / "model")
     return scorer, tmp_path / "model"
 
@@ -34,7 +35,7 @@ def some_rows(n_features):
 
 def test_round_trip(saved):
     scorer, folder = saved
-    loaded = LinearScorer.load(folder)
+    loaded = Model.load(folder)
     assert (loaded.rows, loaded.label_names, loaded.feature_names) == (
         scorer.rows, scorer.label_names, scorer.feature_names,
     )  # fmt: skip
@@ -50,9 +51,9 @@ def test_round_trip(saved):
 
 def test_a_loaded_model_can_be_pruned_and_saved_again(saved, tmp_path):
     scorer, folder = saved
-    pruned = LinearScorer.load(folder).prune(0.6)
+    pruned = Model.load(folder).prune(0.6)
     size = pruned.save(tmp_path / "small")
-    again = LinearScorer.load(tmp_path / "small")
+    again = Model.load(tmp_path / "small")
     assert size < sum(file.stat().st_size for file in folder.iterdir())
     assert again.info["pruned_at"] == 0.6
     sparse = all_sparse(again.weights)
@@ -63,7 +64,7 @@ def test_a_loaded_model_can_be_pruned_and_saved_again(saved, tmp_path):
 def test_saving_replaces_a_model_but_nothing_else(saved, tmp_path):
     scorer, folder = saved
     scorer.prune(0.6).save(folder)
-    assert LinearScorer.load(folder).n_weights < scorer.n_weights
+    assert Model.load(folder).n_weights < scorer.n_weights
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("years of work")
@@ -81,7 +82,7 @@ def test_other_files_in_a_model_are_never_deleted(saved):
         with pytest.raises(ModelError, match="model: holds 'src', which is not of a model: nothing is replaced"):
             refuse(folder)
     assert (folder / "thesis.tex").read_text() == "years of work"
-    assert LinearScorer.load(folder).n_weights == scorer.n_weights
+    assert Model.load(folder).n_weights == scorer.n_weights
     (folder / "src").rmdir()
     with pytest.raises(ModelError, match=r"holds 'thesis\.tex'"):
         scorer.save(folder)
@@ -106,7 +107,7 @@ def test_what_cannot_be_loaded_again_is_not_saved(saved):
         with pytest.raises(ModelError, match=message) as error:
             model.save(folder)
         assert "xmlpreck-" not in str(error.value)  # the scratch folder is nobody's business
-        assert LinearScorer.load(folder).n_weights == scorer.n_weights
+        assert Model.load(folder).n_weights == scorer.n_weights
     assert sorted(file.name for file in folder.parent.iterdir()) == ["model"]
 
 
@@ -116,7 +117,7 @@ def test_reading_a_model_again_takes_little_memory(tmp_path):
     labels = np.tile(np.arange(n_labels, dtype=np.int32), n_features)
     offsets = np.arange(n_features + 1) * n_labels
     values = np.ones(len(labels), np.float32)
-    LinearScorer(sparse_weights(offsets, labels, values, n_labels), RowsConfig(bias=0)).save(tmp_path / "m")
+    Model(sparse_weights(offsets, labels, values, n_labels), RowsConfig(bias=0)).save(tmp_path / "m")
     open_files(tmp_path / "m")  # kernels are compiled
     tracemalloc.start()
     open_files(tmp_path / "m")
@@ -134,7 +135,7 @@ def test_a_failed_save_leaves_the_old_model(saved, monkeypatch):
     monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(ModelError, match="model: cannot be written: No space left on device"):
         scorer.prune(0.6).save(folder)
-    assert LinearScorer.load(folder).n_weights == scorer.n_weights
+    assert Model.load(folder).n_weights == scorer.n_weights
     assert sorted(file.name for file in folder.parent.iterdir()) == ["model"]
 
 
@@ -198,7 +199,7 @@ def test_damage_is_refused_by_name(saved, damage, message):
     _, folder = saved
     damage(folder)
     with pytest.raises(ModelError, match=message):
-        LinearScorer.load(folder)
+        Model.load(folder)
 
 
 def test_object_arrays_are_never_unpickled(saved):
@@ -206,7 +207,7 @@ def test_object_arrays_are_never_unpickled(saved):
     np.save(folder / "row_weights.npy", np.array([{"a": 1}]), allow_pickle=True)
     reseal(folder)
     with pytest.raises(ModelError, match=r"row_weights\.npy: cannot be read"):
-        LinearScorer.load(folder)
+        Model.load(folder)
 
 
 def test_rows_that_do_not_fit_are_refused(saved):
@@ -233,25 +234,25 @@ def test_names_with_line_breaks_are_refused(saved, tmp_path):
     scorer, _ = saved
     names = ["two\nlines"] + scorer.label_names[1:]
     with pytest.raises(ModelError, match="a name must not have a line break"):
-        LinearScorer(scorer.weights, scorer.rows, names).save(tmp_path / "other")
+        Model(scorer.weights, scorer.rows, names).save(tmp_path / "other")
     assert not (tmp_path / "other").exists()
     names[0] = "carriage\rreturn\r"
-    LinearScorer(scorer.weights, scorer.rows, names).save(tmp_path / "other")
-    assert LinearScorer.load(tmp_path / "other").label_names == names
+    Model(scorer.weights, scorer.rows, names).save(tmp_path / "other")
+    assert Model.load(tmp_path / "other").label_names == names
 
 
 def test_verify_finds_what_sizes_do_not(saved):
     scorer, folder = saved
-    assert LinearScorer.load(folder, verify=True).n_weights == scorer.n_weights
+    assert Model.load(folder, verify=True).n_weights == scorer.n_weights
     path = folder / "row_weights.npy"
     content = bytearray(path.read_bytes())
     content[-2] ^= 1  # another weight, still a finite one
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"row_weights\.npy: has changed since the model was saved"):
-        LinearScorer.load(folder, verify=True)
+        Model.load(folder, verify=True)
     path.unlink()
     with pytest.raises(ModelError, match=r"row_weights\.npy: cannot be read"):
-        LinearScorer.load(folder, verify=True)
+        Model.load(folder, verify=True)
 
 
 def files_of(folder):
@@ -277,9 +278,9 @@ def test_a_flipped_byte_in_any_file_is_refused(saved):
                 is_same = name == "model.json" and json.loads(damaged) == json.loads(whole)
             if not is_same:
                 with pytest.raises(InputError):
-                    LinearScorer.load(folder)
+                    Model.load(folder)
         (folder / name).write_bytes(whole)
-    LinearScorer.load(folder)
+    Model.load(folder)
 
 
 @pytest.fixture
@@ -295,28 +296,28 @@ def hashed(monkeypatch):
 def test_a_large_model_is_hashed_when_it_has_changed(saved, hashed, tmp_path):
     scorer, folder = saved
     n_files = len(files_of(folder)) - 1
-    LinearScorer.load(folder)
+    Model.load(folder)
     assert len(hashed) == n_files
     hashed.clear()
-    LinearScorer.load(folder)
+    Model.load(folder)
     assert hashed == []
-    LinearScorer.load(folder, verify=True)
+    Model.load(folder, verify=True)
     assert len(hashed) == n_files
     hashed.clear()
     (folder / "labels.txt").touch()
-    LinearScorer.load(folder)
+    Model.load(folder)
     assert hashed == ["labels.txt"]
     shutil.copytree(folder, tmp_path / "copy")  # with its times and its memo
     hashed.clear()
-    LinearScorer.load(tmp_path / "copy")
+    Model.load(tmp_path / "copy")
     assert len(hashed) == n_files
     flip_byte(folder / "row_weights.npy", -2)
     for _ in range(2):
         with pytest.raises(ModelError, match=r"row_weights\.npy: has changed since the model was saved"):
-            LinearScorer.load(folder)
+            Model.load(folder)
     scorer.save(folder)  # the memo is one of ours
     hashed.clear()
-    LinearScorer.load(folder)
+    Model.load(folder)
     assert hashed == []
 
 
@@ -326,11 +327,11 @@ def test_without_a_memo_a_large_model_is_hashed(saved, hashed, memo):
     path = folder / "checked.json"
     path.write_bytes(memo) if memo is not None else path.mkdir()  # which cannot be written over
     n_files = len(files_of(folder)) - 2
-    LinearScorer.load(folder)
+    Model.load(folder)
     assert len(hashed) == n_files
     flip_byte(folder / "row_weights.npy", -2)
     with pytest.raises(ModelError, match=r"row_weights\.npy: has changed since the model was saved"):
-        LinearScorer.load(folder)
+        Model.load(folder)
 
 
 PASS = {"number": 1, "surrogate": 1.0, "mistakes": 1.0, "gap": 0.0, "seconds": 1.0, "heldout": {"P@1": 1.0}}
@@ -345,7 +346,7 @@ def test_what_a_model_says_of_its_run_is_kept(saved):
     _, folder = saved
     info = {"history": [PASS, PASS | {"heldout": None}], "tuning": TUNING, "pruned_at": 0.1, "anything": [None]}
     edit_json(folder, **info)
-    assert LinearScorer.load(folder).info == {"k": 5} | info
+    assert Model.load(folder).info == {"k": 5} | info
 
 
 @pytest.mark.parametrize(
@@ -380,7 +381,7 @@ def test_what_a_model_says_of_its_run_has_the_right_type(saved, info, message):
     _, folder = saved
     edit_json(folder, **info)
     with pytest.raises(ModelError, match=f"model.json: .*{message}"):
-        LinearScorer.load(folder)
+        Model.load(folder)
 
 
 @pytest.mark.parametrize("hashes", [None, {}, []])
@@ -388,7 +389,7 @@ def test_verify_needs_hashes(saved, hashes):
     path = saved[1] / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": hashes}))
     with pytest.raises(ModelError, match="no sha256 of its files"):
-        LinearScorer.load(saved[1], verify=True)
+        Model.load(saved[1], verify=True)
 
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -397,10 +398,10 @@ FIXTURES = Path(__file__).parent / "fixtures"
 def test_models_of_format_1_are_read():
     """Written by xmlpreck 0.1.0 (tools/make_fixtures.py): every later version must read them and predict the same."""
     expected = json.loads((FIXTURES / "expected.json").read_text())
-    numbers = LinearScorer.load(FIXTURES / "model-1", verify=True)
+    numbers = Model.load(FIXTURES / "model-1", verify=True)
     top = numbers.predict_topk(csr_array(np.array(expected["rows"], np.float32)), 3)
     assert top.labels.tolist() == expected["labels"]
     assert top.scores == pytest.approx(np.array(expected["scores"]), rel=1e-6)
-    texts = LinearScorer.load(FIXTURES / "text-model-1", verify=True)
+    texts = Model.load(FIXTURES / "text-model-1", verify=True)
     top = texts.predict_topk(texts.vectorizer.transform(expected["texts"]), 1)
     assert [texts.label_names[label] for label in top.labels[:, 0]] == expected["names"]

@@ -13,19 +13,21 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
 from test_kernels import draw_scorer
 
-from xmlpreck import catalog, train
+from xmlpreck import train
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset, TopK, open_predictions
-from xmlpreck.model import LinearScorer, ModelError, all_sparse, lay_out
-from xmlpreck.prediction import Choice, keep_from, label_bonus, read_labels
-from xmlpreck.pruning import largest_pruning, threshold_for_bytes, threshold_for_share
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset, TopK, open_predictions
+from xmlpreck.model import Model, all_sparse, lay_out
+from xmlpreck.model.prediction import Choice, keep_from, label_bonus, read_labels
+from xmlpreck.model.pruning import largest_pruning, threshold_for_bytes, threshold_for_share
+from xmlpreck.model.seal import ModelError
 
 
 def draw(seed, bias=0.5):
     rng = np.random.default_rng(seed)
     scorer, _ = draw_scorer(rng, dtype=np.float32)
-    scorer = LinearScorer(scorer.weights, RowsConfig(True, bias))
+    scorer = Model(scorer.weights, RowsConfig(True, bias))
     rows = random_array((40, scorer.n_features), density=0.3, rng=rng).tocsr().astype(np.float32)
     return scorer, csr_array(rows)
 
@@ -178,7 +180,7 @@ def test_weights_that_16_bits_can_hold_take_16_bits(tmp_path):
     for scorer, rows, kind in ((others, drawn_rows, "<f4"), (trained, small_data(2).rows, "<u2")):
         scorer.save(tmp_path / "m")
         assert np.load(tmp_path / "m" / "row_weights.npy").dtype.str == kind
-        loaded = LinearScorer.load(tmp_path / "m", verify=True)
+        loaded = Model.load(tmp_path / "m", verify=True)
         assert loaded.weights.values.dtype == np.float32
         assert loaded.weights.dense_rows.dtype == (np.uint16 if kind == "<u2" else np.float32)
         assert len(loaded.weights.dense_rows) > 0
@@ -203,7 +205,7 @@ def test_the_largest_pruning_stays_within_its_loss():
     best = tried[-1]
     assert all(before[name] - best.scores[name] <= 1.0 for name in before)
     assert best.kept < 1
-    assert train.score(scorer.prune(best.threshold), test, TrainConfig(threads=1)) == best.scores
+    assert scorer.prune(best.threshold).score(test) == best.scores
     # a little less would cost more, or is closer than the search looks
     worse = [one for one in tried if one.kept < best.kept]
     assert all(any(before[name] - one.scores[name] > 1.0 for name in before) for one in worse)
@@ -233,8 +235,8 @@ def test_new_rows_are_learned_and_the_support_grows():
     new = train.update(old, later, SETTINGS)
     assert (old.n_features, new.n_features) == (20, 40)
     test = small_data(2)
-    before = train.score(old, test._replace(rows=csr_array(test.rows[:, :20])), TrainConfig(threads=1))
-    after = train.score(new, test, TrainConfig(threads=1))
+    before = old.score(test._replace(rows=csr_array(test.rows[:, :20])))
+    after = new.score(test)
     assert after["P@1"] > before["P@1"]
     again = train.update(old, later, RunConfig(train=TrainConfig(k=3, epochs=5, threads=2)))
     assert (all_sparse(again.weights).values == all_sparse(new.weights).values).all()
@@ -340,12 +342,12 @@ def test_prune_and_update_from_the_command_line(trained, tmp_path, monkeypatch, 
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert all(found["before"][name] - found["after"][name] <= 0.5 for name in found["before"])
-    assert LinearScorer.load("small", verify=True).n_weights == found["n_weights"]
+    assert Model.load("small", verify=True).n_weights == found["n_weights"]
     assert main(["prune", "--model", model, "--size", "300KB", "--out", "tiny", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] < 500_000
     assert main(["update", "--model", "small", "--data", "demo", "--out", "newer", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["new_labels"] == 0
-    assert LinearScorer.load("newer").info["updates"][0]["n_rows"] == 8000
+    assert Model.load("newer").info["updates"][0]["n_rows"] == 8000
 
 
 def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
@@ -353,11 +355,11 @@ def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
     assert main(["calibrate", "--model", str(trained), "--data", "demo", "--out", "c"]) == 2
     assert "demo: the model has held out none of these rows: train it" in capsys.readouterr().err
     assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.2", "--out", "m", "--json"]) == 0
-    before = LinearScorer.load("m").predict_topk(demo_test().rows, 2)
+    before = Model.load("m").predict_topk(demo_test().rows, 2)
     words = ["calibrate", "--model", "m", "--data", "demo", "--depth", "2", "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["n_rows"] == 1600
-    after = LinearScorer.load("m", verify=True)
+    after = Model.load("m", verify=True)
     assert (after.predict_topk(demo_test().rows, 2).scores == before.scores).all()  # margins stay
     words = ["predict", "--model", "m", "--data", "demo", "--out", "-", "--topk", "2", "--scores", "probability"]
     assert main(words) == 0
@@ -371,7 +373,7 @@ def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
     assert main([*words, "--threshold", "0.9"]) == 0
     sure = [row["scores"] for row in lines_of(capsys)]
     assert all(score >= 0.9 for scores in sure for score in scores)
-    assert LinearScorer.load("m").prune(0.1).calibration is None
+    assert Model.load("m").prune(0.1).calibration is None
 
 
 def demo_test():

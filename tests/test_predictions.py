@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array, csr_matrix, load_npz, save_npz
 from test_formats import FLOATS, PROPERTY, refuses, write
 
-from xmlpreck import formats
-from xmlpreck.formats import TopK
+from xmlpreck.data import formats
+from xmlpreck.data.formats import TopK
+from xmlpreck.files import contents
 
 
 @st.composite
@@ -279,7 +280,7 @@ def test_many_rows_come_in_blocks(tmp_path, monkeypatch, kind):
     labels = rng.permuted(np.tile(np.arange(n_labels, dtype=np.int32), (n_rows, 1)), axis=1)[:, :4]
     scores = np.sort(rng.random((n_rows, 4), dtype=np.float32))[:, ::-1]
     topk = TopK(labels, scores)
-    monkeypatch.setattr(formats.predictions, "line_blocks", lambda path: formats.files.line_blocks(path, 5000))
+    monkeypatch.setattr(formats.predictions, "line_blocks", lambda path: contents.line_blocks(path, 5000))
     if kind == "list":
         path = write_list(tmp_path / "p.txt", topk)
     elif kind == "npy":
@@ -300,7 +301,7 @@ def test_many_rows_come_in_blocks(tmp_path, monkeypatch, kind):
 
 @pytest.mark.parametrize("kind", ["txt", "list", "parquet"])
 def test_a_late_error_names_its_place(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(formats.predictions, "line_blocks", lambda path: formats.files.line_blocks(path, 5000))
+    monkeypatch.setattr(formats.predictions, "line_blocks", lambda path: contents.line_blocks(path, 5000))
     header = "9999 3\n" if kind == "txt" else ""
     for wrong, what in (
         ("1:1 1:1", "label 1 stands twice"),

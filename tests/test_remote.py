@@ -13,9 +13,9 @@ from test_shards import assert_same, model_bits, write
 
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, without_secrets
-from xmlpreck.shards import KINDS, ShardError, ShardSet, find_shards, has_split, is_one_set, open_split, remote
-from xmlpreck.shards.remote import is_remote, locate
-from xmlpreck.synthetic import make_dataset
+from xmlpreck.data.shards import KINDS, ShardError, ShardSet, find_shards, has_split, is_one_set, open_split, remote
+from xmlpreck.data.shards.remote import is_remote, locate
+from xmlpreck.data.synthetic import make_dataset
 
 SECRET = "se/cret"
 
@@ -239,8 +239,8 @@ def test_files_are_held_to_the_manifest(store, data):
 
 def test_a_bomb_is_named_by_its_uri(store, data, monkeypatch):
     write(store.root / "bucket" / "set", data, "hdf5")
-    monkeypatch.setattr("xmlpreck.formats.files.RATIO_COUNTS_FROM", 0)
-    monkeypatch.setattr("xmlpreck.formats.files.MAX_RATIO", 0)
+    monkeypatch.setattr("xmlpreck.files.contents.RATIO_COUNTS_FROM", 0)
+    monkeypatch.setattr("xmlpreck.files.contents.MAX_RATIO", 0)
     with pytest.raises(InputError, match=r"shard-00000\.h5\?.*: refused: its [\d,]+ bytes unpack to") as caught:
         ShardSet(store.uri("bucket/set")).read(0, 5)
     one_line(caught)

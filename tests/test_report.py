@@ -18,18 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from xmlpreck import catalog, config, metrics, train
+from xmlpreck import config, metrics, train
 from xmlpreck.config import InputError
-from xmlpreck.formats import Dataset
-from xmlpreck.model import LinearScorer
-from xmlpreck.report import Run, ScoredRows, write_report
-from xmlpreck.report import page as report_page
-from xmlpreck.report.facts import KEPT_SHARES, RunFacts, gather, label_f1
-from xmlpreck.report.page import page_of
-from xmlpreck.report.pictures import answered
-from xmlpreck.report.sections import to_toml
-from xmlpreck.report.tuning import DARKEST
-from xmlpreck.tables import tuning_text
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset
+from xmlpreck.evaluation.report import Run, ScoredRows, write_report
+from xmlpreck.evaluation.report import page as report_page
+from xmlpreck.evaluation.report.facts import KEPT_SHARES, RunFacts, gather, label_f1
+from xmlpreck.evaluation.report.page import page_of
+from xmlpreck.evaluation.report.pictures import answered
+from xmlpreck.evaluation.report.sections import to_toml
+from xmlpreck.evaluation.report.tuning import DARKEST
+from xmlpreck.evaluation.tables import tuning_text
+from xmlpreck.model import Model
 
 DAY = datetime.date(2026, 11, 16)
 HOSTILE = (
@@ -197,7 +198,7 @@ def test_pictures_have_words_and_the_colours_of_the_page(report):
 def test_figures_are_those_of_the_meter(runs, data, facts, report):
     text = " ".join(Reader(report.read_text()).texts)
     for run, of_run in zip(runs, facts.runs, strict=True):
-        for name, value in train.score(run.scorer, data.source, config.TrainConfig(threads=1)).items():
+        for name, value in run.scorer.score(data.source).items():
             assert of_run.scores.values[name].value == pytest.approx(value, abs=1e-9)
             assert f"{value:.2f}" in text
         assert of_run.best_hits.mean() * 100 == pytest.approx(of_run.scores.values["P@1"].value)
@@ -279,7 +280,7 @@ def small_data():
 def test_what_is_not_known_is_left_out():
     source = small_data()
     scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1"]))
-    bare = LinearScorer(scorer.weights, scorer.rows)
+    bare = Model(scorer.weights, scorer.rows)
     page = page_of(gather(ScoredRows("small", "test", source), [Run("bare", bare)]), DAY)
     text = " ".join(Reader(page).texts)
     assert "Rows without labels score 0; there are 1 of them." in text
@@ -465,11 +466,11 @@ def test_bad_input_is_told_in_one_line(runs, data, tmp_path):
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("xmlpreck.report")]:
+    for name in [name for name in sys.modules if name.startswith("xmlpreck.evaluation.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'xmlpreck\[report\]'"):
-        importlib.import_module("xmlpreck.report")
+        importlib.import_module("xmlpreck.evaluation.report")
 
 
 # What the browser shows. Boxes are measured with all details open.

@@ -10,8 +10,9 @@ import pytest
 from test_train import as_dataset, draw_rows
 
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
-from xmlpreck.shards import KINDS, ShardError, ShardSet, Subset, read_blocks, write_shards
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.rows import Subset, read_blocks
+from xmlpreck.data.shards import KINDS, ShardError, ShardSet, write_shards
 from xmlpreck.train import fit
 
 

@@ -1,4 +1,4 @@
-"""xmlpreck.surrogates against the brute force of tests/reference.py and against the claims of the paper."""
+"""xmlpreck.bipartite.surrogates against the brute force of tests/reference.py and against the claims of the paper."""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 
-from xmlpreck import surrogates
+from xmlpreck.bipartite import surrogates
 
 NAMES = ("struct", "ramp", "avg", "max")
 EXACT = 1e-12  # float64 rounding of sums of at most a dozen scores below 10

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from xmlpreck.config import InputError
-from xmlpreck.synthetic import make_dataset, make_demo
+from xmlpreck.data.synthetic import make_dataset, make_demo
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from test_checkpoint import bits, interrupt, stop_after
 from test_train import as_dataset, dense, draw_rows, orders
 
-from xmlpreck import catalog, metrics
+from xmlpreck import metrics
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.data import catalog
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.train import Checkpoints, PreparedRows, Safety, Trainer, fit, update

@@ -12,10 +12,9 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer,
 
 from xmlpreck.cli import main
 from xmlpreck.config import ConfigError, InputError, TextConfig
-from xmlpreck.corpus import Columns, Corpus, find_corpus, learn, vectorize
-from xmlpreck.formats import Documents
-from xmlpreck.model import LinearScorer
-from xmlpreck.text import (
+from xmlpreck.data.corpus import Columns, Corpus, find_corpus, learn, vectorize
+from xmlpreck.data.formats import Documents
+from xmlpreck.data.text import (
     TextVectorizer,
     analyzer_settings,
     fit_labels,
@@ -23,6 +22,7 @@ from xmlpreck.text import (
     label_matrix,
     read_parquet_documents,
 )
+from xmlpreck.model import Model
 
 WORDS = r"(?u)\w\w+"
 
@@ -471,7 +471,7 @@ def test_a_label_separator_from_the_command_line(tmp_path, monkeypatch, capsys):
     words = ["--data", "train.parquet", "--text-column", "text", "--labels-column", "tags", "--label-separator", ";"]
     more = ["--set", "text.max_df=1.0", "--no-tune", "--threads", "1", "--out", "m"]
     assert main(["train", *words, *more]) == 0
-    scorer = LinearScorer.load("m")
+    scorer = Model.load("m")
     assert scorer.label_names == ["cat", "cow", "dog"]
     assert scorer.info["data"]["label_separator"] == ";"
     assert main(["evaluate", "--pred", "m", "--model", "m", *words, "--resamples", "0"]) == 0

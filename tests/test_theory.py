@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import make_theory
 
-from xmlpreck import surrogates
+from xmlpreck.bipartite import surrogates
 
 EXACT = 1e-12  # float64 rounding of sums of at most a dozen scores below 10
 DRAWS = 10

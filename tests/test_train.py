@@ -8,14 +8,16 @@ import reference
 from scipy.sparse import csr_array
 from test_kernels import perturbed
 
-from xmlpreck import catalog, metrics
+from xmlpreck import metrics
 from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.rows import split_heldout
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.kernels.linear import RULES
 from xmlpreck.model import all_sparse
-from xmlpreck.train import PreparedRows, Trainer, TrainingError, fit, split_heldout
+from xmlpreck.train import PreparedRows, Trainer, TrainingError, fit
 
 
 def test_every_algorithm_has_a_rule():
@@ -316,7 +318,7 @@ def test_fit_holds_rows_out_and_keeps_history():
     assert all(f.gap >= 0 for f in seen)
     assert [entry["number"] for entry in scorer.info["history"]] == [1, 2, 3]
     assert scorer.info["data"]["n_rows"] == 150
-    kept, heldout = split_heldout(as_dataset(X, Y), TrainConfig(heldout=0.25))
+    kept, heldout = split_heldout(as_dataset(X, Y), 0.25, 0)
     together = np.vstack([part.read(0, part.n_rows).rows.toarray() for part in (kept, heldout)])
     np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(X.astype(np.float32), axis=0))
 

@@ -13,14 +13,15 @@ from scipy.sparse import csr_array
 from test_checkpoint import timeless
 from test_train import as_dataset, bits, dense, draw_rows
 
-from xmlpreck import tables
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset, write_repository_text
+from xmlpreck.data.formats import Dataset, write_repository_text
+from xmlpreck.data.shards import write_shards
+from xmlpreck.data.survey import survey_of
+from xmlpreck.data.synthetic import make_dataset
+from xmlpreck.evaluation import tables
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.shards import write_shards
-from xmlpreck.synthetic import make_dataset
 from xmlpreck.train import (
     Checkpoints,
     Interrupted,
@@ -485,7 +486,7 @@ def test_trials_stay_within_the_memory(rows, tmp_path, n_tried):
 
     def opened():
         made = tuning.Tuning(rows, settings())
-        made.meet(run.survey_of(rows, 500))
+        made.meet(survey_of(rows, 500))
         return made
 
     record, told = Record(tmp_path / "tuning.json"), []

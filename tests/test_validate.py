@@ -9,8 +9,8 @@ import pytest
 from scipy.sparse import csr_matrix, save_npz
 
 from xmlpreck.config import InputError
-from xmlpreck.formats import FormatError, read_repository_text, read_split
-from xmlpreck.validate import FIXES, fix, validate
+from xmlpreck.data.formats import FormatError, read_repository_text, read_split
+from xmlpreck.data.validate import FIXES, fix, validate
 
 # file text, kind of finding, how often, first place, and the rows and labels after a fix
 DAMAGED = {

@@ -43,9 +43,10 @@ def load_everything() -> None:
     import sklearn.feature_extraction.text  # noqa: F401
 
     import xmlpreck.cli
-    import xmlpreck.report  # noqa: F401
-    from xmlpreck import synthetic, train
+    import xmlpreck.evaluation.report  # noqa: F401
+    from xmlpreck import train
     from xmlpreck.config import RunConfig, TrainConfig
+    from xmlpreck.data import synthetic
     from xmlpreck.metrics import Meter
 
     train.load_kernels()

@@ -20,11 +20,13 @@ from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from xmlpreck import catalog, config
-from xmlpreck.calibration import DEPTH, Calibration, reliability, uncalibrated
-from xmlpreck.formats import Dataset, TopK
+from xmlpreck import config
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset, TopK
+from xmlpreck.data.rows import split_heldout
 from xmlpreck.metrics import hits
-from xmlpreck.train import fit, split_heldout, tune
+from xmlpreck.model.calibration import DEPTH, Calibration, reliability, uncalibrated
+from xmlpreck.train import fit, tune
 
 HELDOUT = 0.1
 LEAST_HITS = 10  # held-out hits, and as many misses, that a label needs for an isotonic curve of its own
@@ -78,7 +80,7 @@ def measure_once(name: str, width: int, data_dir: str | None, seed: int) -> Iter
     """Each way's Brier score, log loss, ECE, and P@1 and P@3 of labels sorted by probability, in per cent."""
     settings = config.load(catalog.find_config(None, name), [f"train.heldout={HELDOUT}", f"train.seed={seed}"])
     train, test = (catalog.load(name, split, data_dir) for split in ("train", "test"))
-    kept, heldout = split_heldout(train, settings.train)
+    kept, heldout = split_heldout(train, settings.train.heldout, settings.train.seed)
     tuned = tune(kept, settings)
     scorer = fit(train, settings if tuned is None else tuned[0])
     rows, asked = (source.read(0, source.n_rows) for source in (heldout, test))

@@ -21,13 +21,14 @@ import numpy as np
 from bench_train import machine
 from cluster_constants import PARTS, measure_constants
 
-from xmlpreck import catalog, config, train
+from xmlpreck import config, train
 from xmlpreck.cluster import training
 from xmlpreck.cluster.rows import Place, find_place
 from xmlpreck.cluster.session import Session, connect
 from xmlpreck.cluster.shard import Answer
-from xmlpreck.formats import Dataset, atomic_path
-from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset, atomic_path
+from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
 
 
@@ -77,7 +78,7 @@ class Times:
         return {name: float(np.mean([batch[name] for batch in self.batches])) for name in self.batches[0]}
 
 
-def run_here(data: Dataset, settings: config.RunConfig) -> tuple[LinearScorer, dict[str, Any]]:
+def run_here(data: Dataset, settings: config.RunConfig) -> tuple[Model, dict[str, Any]]:
     """One process with a thread for each core."""
     scorer = train.fit(data, settings)
     return scorer, {"seconds": scorer.info["history"][-1]["seconds"]}
@@ -85,7 +86,7 @@ def run_here(data: Dataset, settings: config.RunConfig) -> tuple[LinearScorer, d
 
 def run_cluster(
     session: Session, place: Place, data: Dataset, settings: config.RunConfig, n_shards: int
-) -> tuple[LinearScorer, dict[str, Any]]:
+) -> tuple[Model, dict[str, Any]]:
     times = Times()
     with tempfile.TemporaryDirectory() as scratch, times.watching():
         checkpoints = train.Checkpoints(Path(scratch) / "model")
@@ -96,7 +97,7 @@ def run_cluster(
     return scorer, {"seconds": last["seconds"], "communication": last["communication"], "batch": times.means()}
 
 
-def check_same(expected: LinearScorer, found: LinearScorer, name: str) -> None:
+def check_same(expected: Model, found: Model, name: str) -> None:
     pairs = zip(*(all_sparse(scorer.weights, least=ANY_SIZE)[2:] for scorer in (expected, found)), strict=True)
     if not all(np.array_equal(*pair) for pair in pairs):
         sys.exit(f"{name}: the model differs from that of one process: nothing is timed")
@@ -106,9 +107,7 @@ def measure_runs(
     session: Session, place: Place, data: Dataset, settings: config.RunConfig, shards: Sequence[int], repeat: int
 ) -> dict[str, dict[str, Any]]:
     """The fastest run of each kind, after one of each that is checked and not timed."""
-    kinds: dict[str, Callable[[], tuple[LinearScorer, dict[str, Any]]]] = {
-        "one process": lambda: run_here(data, settings)
-    }
+    kinds: dict[str, Callable[[], tuple[Model, dict[str, Any]]]] = {"one process": lambda: run_here(data, settings)}
     for n_shards in shards:
         kinds[str(n_shards)] = lambda n_shards=n_shards: run_cluster(session, place, data, settings, n_shards)
     models = {name: run()[0] for name, run in kinds.items()}

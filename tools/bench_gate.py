@@ -18,9 +18,9 @@ from bench_train import machine
 from numba import njit
 from scipy.sparse import csr_array
 
-from xmlpreck import catalog
+from xmlpreck.data import catalog
 from xmlpreck.kernels.patterns import fill_prepared
-from xmlpreck.model import LinearScorer
+from xmlpreck.model import Model
 from xmlpreck.model.layout import is_plain_csr
 
 K = 5
@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("--out")
     args = parser.parse_args()
-    scorer = LinearScorer.load(args.model)
+    scorer = Model.load(args.model)
     data = catalog.load(args.data, args.split)
     rows: csr_array = data.read(0, data.n_rows).rows
     n_rows, n_features = rows.shape

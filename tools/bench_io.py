@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from bench_train import machine
 
-from xmlpreck.formats import read_repository_text
+from xmlpreck.data.formats import read_repository_text
 
 PEER_CODE = {
     "napkinxc": """

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from bench_train import machine, time_once
 
-from xmlpreck import catalog, config
+from xmlpreck import config
+from xmlpreck.data import catalog
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import LinearScorer
+from xmlpreck.model import Model
 from xmlpreck.train import PreparedRows, Trainer
 
 
@@ -39,7 +40,7 @@ def main() -> None:
         trainer = trainers[share] = Trainer(no_weights(rows.n_features, rows.n_labels), settings.train)
         trainer.grow(rows)
         trainer.run_pass(rows)
-        top = LinearScorer(trainer.weights(), settings.rows).predict_topk(data.rows[:2000], 5, 2)
+        top = Model(trainer.weights(), settings.rows).predict_topk(data.rows[:2000], 5, 2)
         expected = expected or top
         if not all(np.array_equal(*pair) for pair in zip(top, expected, strict=True)):
             sys.exit(f"share {share} predicts other bits than {args.shares[0]}: nothing is timed")

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from bench_train import machine
 
-from xmlpreck import catalog, config, train
-from xmlpreck.formats import Dataset, TopK
+from xmlpreck import config, train
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset, TopK
 from xmlpreck.metrics import Meter
-from xmlpreck.model import LinearScorer, Shortlist
+from xmlpreck.model import Model, Shortlist
 
 K = 5
 
@@ -41,14 +42,14 @@ def precision(top: TopK, rows: Dataset) -> dict[str, float]:
     return meter.precision()
 
 
-def check_scores(scorer: LinearScorer, rows: Dataset, top: TopK) -> None:
+def check_scores(scorer: Model, rows: Dataset, top: TopK) -> None:
     for row in range(min(20, rows.n_rows)):
         scores = scorer.decision_function(rows.rows[row : row + 1])[0]
         if not np.array_equal(scores[top.labels[row]], top.scores[row]):
             sys.exit(f"row {row}: the shortlist's scores are not the exact ones: nothing is timed")
 
 
-def compare(scorer: LinearScorer, rows: Dataset, per_features: list[int], repeat: int) -> list[dict[str, object]]:
+def compare(scorer: Model, rows: Dataset, per_features: list[int], repeat: int) -> list[dict[str, object]]:
     scorer.predict_topk(rows.rows[:2], K, shortlist=Shortlist.of(scorer.weights, 1))  # compiles
     scorer.predict_topk(rows.rows[:2], K)
     exact_seconds, exact = least_time(repeat, lambda: scorer.predict_topk(rows.rows, K))
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true")
     parser.add_argument("--out")
     args = parser.parse_args()
-    scorer = LinearScorer.load(args.model)
+    scorer = Model.load(args.model)
     test = catalog.load(args.data, "test")
     rows = test.read(0, min(args.rows, test.n_rows))
     results = compare(scorer, rows, args.per_feature, args.repeat)

@@ -21,9 +21,9 @@ import numpy as np
 from bench_train import machine
 from scipy.sparse import csr_array
 
-from xmlpreck import catalog
-from xmlpreck.evaluation import BLOCK_ROWS, LabelCounts, count_labels
-from xmlpreck.formats import TopK, build_csr, read_predictions
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import TopK, build_csr, read_predictions
+from xmlpreck.evaluation.comparison import BLOCK_ROWS, LabelCounts, count_labels
 from xmlpreck.metrics import Meter, inverse_propensities
 
 KS = (1, 2, 3, 4, 5)

@@ -24,8 +24,8 @@ BLOCK_ROWS = 16_384
 
 def write_copies(folder: Path, n_rows: int, times: int) -> float:
     """The same pieces `times` over as one shard set, so that the support is always the same; MB of the CSR arrays."""
-    from xmlpreck.shards import write_shards
-    from xmlpreck.synthetic import make_dataset
+    from xmlpreck.data.shards import write_shards
+    from xmlpreck.data.synthetic import make_dataset
 
     pieces = [
         make_dataset(PIECE_ROWS, N_FEATURES, N_LABELS, features_per_row=FEATURES_PER_ROW, seed=seed)
@@ -38,8 +38,9 @@ def write_copies(folder: Path, n_rows: int, times: int) -> float:
 def train(folder: str) -> None:
     """In a process of its own: one pass over all rows; prints its peak memory."""
     from xmlpreck.config import RunConfig, TrainConfig
+    from xmlpreck.data.shards import ShardSet
     from xmlpreck.kernels.arrays import no_weights
-    from xmlpreck.shards import ShardSet, give_memory_back
+    from xmlpreck.machine import give_memory_back
     from xmlpreck.train import PreparedRows, Trainer
 
     give_memory_back()

@@ -27,10 +27,10 @@ from peer_train import SYSTEMS
 from peers_page import BEGIN, END, SCORES, compact, entry_text, is_ours, page
 
 import xmlpreck
-from xmlpreck import catalog, formats
 from xmlpreck.config import RowsConfig
+from xmlpreck.data import catalog, formats
+from xmlpreck.files.contents import file_sha256
 from xmlpreck.model import prepare_rows
-from xmlpreck.shards.sets import file_sha256
 
 RUNNER = Path(__file__).with_name("peer_train.py")
 HOME = Path.home() / ".cache"

@@ -22,15 +22,15 @@ from bench_train import machine
 from peer_predict import SINGLE_ROWS, THREADS, K, best_of, percentiles
 from scipy.sparse import csr_array, save_npz
 
-from xmlpreck import catalog, formats
 from xmlpreck.config import RowsConfig
+from xmlpreck.data import catalog, formats
 from xmlpreck.metrics import precision_at_k
-from xmlpreck.model import LinearScorer, prepare_rows
+from xmlpreck.model import Model, prepare_rows
 
 CHECKED_ROWS = 300
 
 
-def check(scorer: LinearScorer, rows: csr_array) -> None:
+def check(scorer: Model, rows: csr_array) -> None:
     some = rows[:CHECKED_ROWS]
     scores = scorer.decision_function(some)
     columns = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
@@ -46,7 +46,7 @@ def check(scorer: LinearScorer, rows: csr_array) -> None:
 def ours(args: argparse.Namespace) -> dict[str, object]:
     """In a process of its own: load, batch, single rows."""
     started = time.perf_counter()
-    scorer = LinearScorer.load(args.model)
+    scorer = Model.load(args.model)
     loaded = time.perf_counter() - started
     data = catalog.load(args.data, args.split)
     rows, labels = data.read(0, data.n_rows).rows, data.read(0, data.n_rows).labels

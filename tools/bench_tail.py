@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 from marked_block import print_lines, replace_block
 
-from xmlpreck import catalog, config, metrics
-from xmlpreck.evaluation import count_labels
-from xmlpreck.train import fit, split_heldout
+from xmlpreck import config, metrics
+from xmlpreck.data import catalog
+from xmlpreck.data.rows import split_heldout
+from xmlpreck.evaluation.comparison import count_labels
+from xmlpreck.train import fit
 
 HELDOUT = 0.2
 # Good ones for each set, as found on held-out training rows with steps of one length.
@@ -34,7 +36,7 @@ BEGIN, END = "<!-- tail: made by tools/bench_tail.py -->", "<!-- end of tail -->
 
 def both(name: str, settings: config.RunConfig, data_dir: str | None) -> np.ndarray:
     """(2, metrics): the scores of both models on held-out rows that the seed has drawn."""
-    rows, heldout = split_heldout(catalog.load(name, "train", data_dir), replace(settings.train, heldout=HELDOUT))
+    rows, heldout = split_heldout(catalog.load(name, "train", data_dir), HELDOUT, settings.train.seed)
     counted = count_labels(rows)
     weights = metrics.inverse_propensities(counted.counts, counted.n_rows, *metrics.PROPENSITY)
     found = []

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from xmlpreck import __version__, catalog, config
-from xmlpreck.formats import Dataset
+from xmlpreck import __version__, config
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import LinearScorer, all_sparse, prepare_rows
+from xmlpreck.model import Model, all_sparse, prepare_rows
 from xmlpreck.train import PreparedRows, Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -57,7 +58,7 @@ def check_against_reference(data: Dataset, settings: config.RunConfig) -> float:
 
 def time_once(trainer: Trainer, rows: PreparedRows) -> dict[str, float]:
     seconds = {"train": trainer.run_pass(rows).seconds}
-    scorer = LinearScorer(trainer.weights(), rows.config)
+    scorer = Model(trainer.weights(), rows.config)
     started = time.perf_counter()
     scorer.predict_topk(rows.source.rows, 5, trainer.config.n_threads)
     seconds["predict"] = time.perf_counter() - started

@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from xmlpreck import config, train
 from xmlpreck.cluster import merging, training
 from xmlpreck.cluster.shard import Answer, LabelShard, Pairs
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Batch, Proposals, new_work
 from xmlpreck.train.passes import Cursor

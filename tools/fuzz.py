@@ -41,12 +41,13 @@ from fuzz_rules import Target, check_csr, files_of, outcome
 from plain_formats import Files, Refused, plain_libsvm, plain_pair, plain_repository, plain_split
 from scipy.sparse import save_npz
 
-from xmlpreck import catalog, config, formats
-from xmlpreck.fetch.archives import unpack
-from xmlpreck.formats import Dataset, Documents, TopK, build_csr, predictions, splits
-from xmlpreck.formats.files import line_blocks
-from xmlpreck.shards import ShardSet, write_shards
-from xmlpreck.text import TextVectorizer, fit_text
+from xmlpreck import config
+from xmlpreck.data import catalog, formats
+from xmlpreck.data.fetch.archives import unpack
+from xmlpreck.data.formats import Dataset, Documents, TopK, build_csr, predictions, splits
+from xmlpreck.data.shards import ShardSet, write_shards
+from xmlpreck.data.text import TextVectorizer, fit_text
+from xmlpreck.files.contents import line_blocks
 
 SECONDS = 5
 MEMORY = 1500 << 20

@@ -17,12 +17,13 @@ import numpy as np
 from fuzz_rules import Files, Target, check_csr, files_of, outcome
 from scipy.sparse import csr_array
 
-from xmlpreck import config, tables
-from xmlpreck.calibration import Calibration
-from xmlpreck.formats import Dataset, build_csr
+from xmlpreck import config
+from xmlpreck.data.formats import Dataset, build_csr
+from xmlpreck.data.text import fit_text
+from xmlpreck.evaluation import tables
 from xmlpreck.kernels.arrays import sparse_weights
-from xmlpreck.model import LinearScorer, seal
-from xmlpreck.text import fit_text
+from xmlpreck.model import Model, seal
+from xmlpreck.model.calibration import Calibration
 from xmlpreck.train import Checkpoints, Interrupted, Safety, fit, trainer
 
 MODELS = ("plain", "text", "calibrated")
@@ -50,7 +51,7 @@ def model_files(kind: str, rng: np.random.Generator) -> Files:
         calibration = Calibration(np.asarray(rng.uniform(-1, 1), np.float32), knots, np.zeros(n_labels, np.float32))
     labels = [f"label {i}" for i in range(n_labels)] if rng.random() < 0.7 else None
     features = [f"f{i}" for i in range(n_features)] if vectorizer is None and rng.random() < 0.5 else None
-    model = LinearScorer(weights, config.RowsConfig(bias=bias), labels, features, run_info(), vectorizer, calibration)
+    model = Model(weights, config.RowsConfig(bias=bias), labels, features, run_info(), vectorizer, calibration)
     files = files_of(model.save)
     return files | ({"checked.json": b"{}"} if rng.random() < 0.3 else {})
 
@@ -99,7 +100,7 @@ def run_info() -> dict[str, Any]:
 def read_model(folder: Path, rng: Random) -> object:
     def read() -> object:
         seal.HASHED_BYTES = rng.choice((0, 1 << 25))
-        model = LinearScorer.load(folder, verify=rng.random() < 0.3)
+        model = Model.load(folder, verify=rng.random() < 0.3)
         assert model.n_labels < 10**8, "so many labels are not in these files"
         ids = np.arange(model.n_features, dtype=np.int32)
         rows = build_csr(np.ones(len(ids), np.float32), ids, np.array([0, len(ids), len(ids)]), (2, model.n_features))

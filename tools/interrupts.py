@@ -24,9 +24,10 @@ from typing import Any
 
 from bench_train import machine
 
-from xmlpreck import catalog, train
+from xmlpreck import train
 from xmlpreck.config import RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data import catalog
+from xmlpreck.data.formats import Dataset
 from xmlpreck.train import tune
 
 HUNG = 60.0
@@ -109,13 +110,13 @@ def main() -> int:
     # All kernels are loaded first. (Python itself loses an interrupt that falls into a __del__, of which numba's
     # compiler has many; a second Ctrl-C is heard.)
     scorer = train.fit(whole, RunConfig())
-    train.score(scorer, whole, TrainConfig(threads=2))
+    scorer.score(whole, 2)
     scorer.prune(0.05)
     calls: dict[str, Callable[[], Any]] = {
         "fit": lambda: train.fit(whole, settings()),
         "tune": lambda: tune(whole, RunConfig()),
         "predict": lambda: [scorer.predict_topk(whole.rows, 5, rng.choice((1, 2, 4))) for _ in range(200)],
-        "score": lambda: [train.score(scorer, whole, settings().train) for _ in range(100)],
+        "score": lambda: [scorer.score(whole, rng.choice((1, 2, 4))) for _ in range(100)],
     }
 
     def add(what: str, how: str, seconds: float) -> None:

@@ -13,9 +13,9 @@ from scipy.sparse import csr_array
 
 from xmlpreck import train
 from xmlpreck.config import RunConfig, TextConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.text import fit_labels, fit_text, label_matrix
 from xmlpreck.model import FORMAT_VERSION
-from xmlpreck.text import fit_labels, fit_text, label_matrix
 
 SETTINGS = RunConfig(train=TrainConfig(k=2, epochs=3, threads=1))
 TEXTS = ["milk and cheese", "herring and cod", "statute of the court", "cheese of the cow", "cod in the sea"]

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmlpreck.formats import Dataset
-from xmlpreck.shards import write_shards
-from xmlpreck.synthetic import count_pairs, draw, power_law, weigh
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.shards import write_shards
+from xmlpreck.data.synthetic import count_pairs, draw, power_law, weigh
 
 DRAWN_ROWS = 8192
 ROWS_PER_SHARD = 65_536

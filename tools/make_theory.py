@@ -15,10 +15,10 @@ import numpy as np
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from xmlpreck import surrogates
-from xmlpreck.formats.files import atomic_path
+from xmlpreck.bipartite import surrogates
+from xmlpreck.evaluation.report.drawing import MUTED, RULE, STYLE, log_axis
+from xmlpreck.files.atomic import atomic_path
 from xmlpreck.kernels import arrays, linear
-from xmlpreck.report.drawing import MUTED, RULE, STYLE, log_axis
 
 LOSSES: dict[str, surrogates.Surrogate] = {
     "prec@k": surrogates.prec_at_k,

@@ -218,9 +218,9 @@ def train_xmlpreck(folder, place, threads, settings):
 
 
 def load_xmlpreck(folder, place, threads, settings):
-    from xmlpreck.model import LinearScorer
+    from xmlpreck.model import Model
 
-    scorer = LinearScorer.load(place)
+    scorer = Model.load(place)
 
     def predict(rows):
         top = scorer.predict_topk(sp.csr_array(rows), min(K, scorer.n_labels), threads)

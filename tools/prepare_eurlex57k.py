@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from xmlpreck.formats import Dataset, build_csr, write_npz_pair
-from xmlpreck.formats.files import write_names
+from xmlpreck.data.formats import Dataset, build_csr, write_npz_pair
+from xmlpreck.files.contents import write_names
 
 
 def label_matrix(lists: list[list[str]], column_of: dict[str, int]) -> csr_array:

@@ -31,8 +31,8 @@ from sklearn.preprocessing import StandardScaler
 
 from xmlpreck.bipartite import CuttingPlaneRanker, PrecAtKRanker, StructRanker, linear_baselines, prec_at_kappa
 from xmlpreck.config import InputError
-from xmlpreck.formats.files import atomic_path
-from xmlpreck.report import drawing
+from xmlpreck.evaluation.report import drawing
+from xmlpreck.files.atomic import atomic_path
 
 KAPPA = 0.25
 KAPPAS = (0.05, 0.1, 0.25, 0.5, 1.0)

@@ -26,7 +26,7 @@ import numpy as np
 
 from xmlpreck.cli.options import Parser
 from xmlpreck.config import InputError
-from xmlpreck.formats import atomic_path
+from xmlpreck.data.formats import atomic_path
 from xmlpreck.kernels.linear import BLOCK, DENSE_SHARE
 
 BITS = {"Mbit": 1e6, "Gbit": 1e9, "MB": 8e6, "GB": 8e9}  # Gb may be either, and is refused

@@ -148,7 +148,7 @@ def torture(words: list[str], epochs: int, model: Path, peace: Ended, rng: Rando
 
 def write_slice(data: str, n_rows: int | None, folder: Path) -> int:
     """The first rows as repository text; returns how many there are."""
-    from xmlpreck import catalog, formats
+    from xmlpreck.data import catalog, formats
 
     rows = catalog.load(data, "train")
     n_rows = min(n_rows or rows.n_rows, rows.n_rows)

@@ -135,7 +135,7 @@ def main() -> None:
 
 def write_rows(data: str, folder: Path) -> int:
     """The training rows as shards, which every label shard reads itself; returns how many there are."""
-    from xmlpreck import catalog, shards
+    from xmlpreck.data import catalog, shards
 
     rows = catalog.load(data, "train")
     blocks = (rows.read(start, min(start + SHARD_ROWS, rows.n_rows)) for start in range(0, rows.n_rows, SHARD_ROWS))

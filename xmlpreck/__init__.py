@@ -6,7 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Imported at first use: numba and scikit-learn take a second, and `xmlpreck --help` needs neither.
-_HOMES = {"LinearScorer": "xmlpreck.model", "PrecAtKClassifier": "xmlpreck.estimator"}
+_HOMES = {"Model": "xmlpreck.model", "PrecAtKClassifier": "xmlpreck.api.classifier"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 from scipy.special import bdtr
 
 from xmlpreck.config import InputError
-from xmlpreck.formats import TopK
-from xmlpreck.formats.matrix import as_label_rows
+from xmlpreck.data.formats import TopK
+from xmlpreck.data.matrix import as_label_rows
 from xmlpreck.kernels import ranking
 from xmlpreck.kernels.arrays import run_team
 

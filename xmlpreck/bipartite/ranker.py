@@ -16,11 +16,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from xmlpreck.bipartite.surrogates import kappa_to_k, prec_at_k
 from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, require
-from xmlpreck.formats.matrix import check_structure
+from xmlpreck.data.matrix import check_structure
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Work, new_work
-from xmlpreck.surrogates import kappa_to_k, prec_at_k
 
 OnStep = Callable[[float, np.ndarray], None]
 Step = tuple[np.ndarray, dict[str, Any]]  # the model as it is now, and what the history says of it

@@ -9,7 +9,7 @@ from xmlpreck import __version__
 from xmlpreck.cli.options import CheckFailed, add_verb, always, refuse_flags, show, whole_number
 
 if TYPE_CHECKING:
-    from xmlpreck.formats import Dataset
+    from xmlpreck.data.formats import Dataset
 
 
 def add_data_commands(commands: Any) -> None:
@@ -40,7 +40,7 @@ def add_data_commands(commands: Any) -> None:
 
 
 def list_command(args: argparse.Namespace) -> None:
-    from xmlpreck import catalog
+    from xmlpreck.data import catalog
 
     cards = catalog.list_cards()
     lines = []
@@ -52,7 +52,7 @@ def list_command(args: argparse.Namespace) -> None:
 
 
 def info_command(args: argparse.Namespace) -> None:
-    from xmlpreck import catalog
+    from xmlpreck.data import catalog
 
     card = catalog.need_card(args.name)
     folders = {split: str(folder) for split, folder in catalog.local_folders(card, args.data_dir).items()}
@@ -60,7 +60,7 @@ def info_command(args: argparse.Namespace) -> None:
 
 
 def fetch_command(args: argparse.Namespace) -> None:
-    from xmlpreck import catalog
+    from xmlpreck.data import catalog
 
     folder = str(catalog.fetch_data(args.name, args.data_dir))
     show(args, {"name": catalog.need_card(args.name).name, "folder": folder}, folder)
@@ -71,7 +71,7 @@ def convert_command(args: argparse.Namespace) -> None:
     seed = whole_number("--seed", args.seed, least=0)
     if not args.shuffle:
         refuse_flags(args, ["seed"], "without --shuffle")
-    from xmlpreck import catalog, shards
+    from xmlpreck.data import catalog, shards
 
     splits = catalog.splits_of(args.data, args.out, args.data_dir)
     if "train" not in dict(splits):
@@ -94,7 +94,7 @@ def convert_command(args: argparse.Namespace) -> None:
 
 def with_bar(chunks: "Iterator[Dataset]", text: str) -> "Iterator[Dataset]":
     """The same chunks, and a bar that counts their rows."""
-    from xmlpreck.model import progress_bar
+    from xmlpreck.files.progress import progress_bar
 
     with progress_bar(None, text, wanted=True) as bar:
         for chunk in chunks:
@@ -103,7 +103,7 @@ def with_bar(chunks: "Iterator[Dataset]", text: str) -> "Iterator[Dataset]":
 
 
 def validate_command(args: argparse.Namespace) -> None:
-    from xmlpreck import validate
+    from xmlpreck.data import validate
 
     if args.fix:
         report = validate.fix(args.data, args.split, args.fix, args.format)

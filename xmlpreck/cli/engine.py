@@ -10,7 +10,7 @@ from xmlpreck.cli.options import columns_of, note, whole_number
 if TYPE_CHECKING:
     from xmlpreck.cluster.rows import Place
     from xmlpreck.cluster.session import Session
-    from xmlpreck.shards import RowSource
+    from xmlpreck.data.rows import RowSource
 
 ENGINES = ("local", "ray")
 
@@ -60,7 +60,7 @@ def place_of(args: argparse.Namespace, rows: "RowSource") -> "Place":
 
 def refuse_text(args: argparse.Namespace) -> None:
     """Nodes read rows of numbers, by path."""
-    from xmlpreck.corpus import find_corpus
+    from xmlpreck.data.corpus import find_corpus
 
     if args.data == "-":
         raise config.InputError("--data - is read on this machine only: leave out --engine ray, or name a file")

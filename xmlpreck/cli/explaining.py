@@ -13,8 +13,8 @@ from xmlpreck.cli.options import add_command, always, open_rows, refuse_flags, s
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from xmlpreck.explanation import Explanation, Names
-    from xmlpreck.model import LinearScorer
+    from xmlpreck.model import Model
+    from xmlpreck.model.explanation import Explanation, Names
 
 GREEN, RED, BOLD = "32", "31", "1"
 BAR_LENGTH = 24
@@ -51,10 +51,10 @@ def explain_command(args: argparse.Namespace) -> None:
         refuse_flags(args, ["data_dir", "format", "text_column", "label_separator", "split"], "with --text")
     if args.json:
         refuse_flags(args, ["features"], "with --json, which has all features")
-    from xmlpreck.explanation import explain
-    from xmlpreck.model import LinearScorer
+    from xmlpreck.model import Model
+    from xmlpreck.model.explanation import explain
 
-    scorer = LinearScorer.load(args.model)
+    scorer = Model.load(args.model)
     row, truth, names = read_row(args, scorer)
     asked = [names.find_label(word, scorer.n_labels) for word in args.label]
     explained = explain(scorer, row, k, asked, truth)
@@ -75,9 +75,9 @@ def explain_command(args: argparse.Namespace) -> None:
     show(args, result, "\n\n".join([about, *explanation_texts(explained, names, k, n_shown, wants_colour())]))
 
 
-def read_row(args: argparse.Namespace, scorer: "LinearScorer") -> "tuple[csr_array, list[int] | None, Names]":
+def read_row(args: argparse.Namespace, scorer: "Model") -> "tuple[csr_array, list[int] | None, Names]":
     """The row, its labels (None where it has none: they are not known then), and the names of all."""
-    from xmlpreck.explanation import Names
+    from xmlpreck.model.explanation import Names
 
     if args.text is not None:
         if scorer.vectorizer is None:
@@ -102,7 +102,7 @@ def wants_colour() -> bool:
 
 def shown(name: str) -> str:
     """A name as one short line; other people's names must not steer a terminal."""
-    from xmlpreck.tables import printable
+    from xmlpreck.evaluation.tables import printable
 
     name = printable(name)
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
@@ -162,7 +162,7 @@ def bar_text(share: float) -> str:
 
 def boundary_text(each: "Explanation", names: "Names", k: int, n_decimals: int) -> str:
     """By how much it has its place, and what would change that."""
-    from xmlpreck.explanation import MOST_REMOVED
+    from xmlpreck.model.explanation import MOST_REMOVED
 
     if each.rival is None:
         return f"all labels of the model are among the first {k}"

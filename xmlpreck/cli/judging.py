@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import numpy as np
     from scipy.sparse import csr_array
 
-    from xmlpreck.evaluation import LabelCounts, Rankings
+    from xmlpreck.data.rows import RowSource
+    from xmlpreck.evaluation.comparison import LabelCounts, Rankings
     from xmlpreck.metrics import Meter, Scores
-    from xmlpreck.model import LinearScorer
-    from xmlpreck.shards import RowSource
+    from xmlpreck.model import Model
 
 
 def add_judging_commands(commands: Any) -> None:
@@ -92,7 +92,7 @@ class Trial:
     n_threads: int
 
     def open_rankings(self, path: str) -> "Rankings":
-        from xmlpreck.evaluation import Rankings
+        from xmlpreck.evaluation.comparison import Rankings
 
         return Rankings(path, self.rows, max(self.ks), self.n_labels, fix=self.args.fix, n_threads=self.n_threads)
 
@@ -125,11 +125,12 @@ def open_trial(args: argparse.Namespace) -> Trial:
         refuse_flags(args, ["filter"], "with --no-filter")
     if args.inverse_propensities is not None:
         refuse_flags(args, ["propensity"], "with --inverse-propensities, which are used as they are")
-    from xmlpreck import catalog, formats, metrics
-    from xmlpreck.model import LinearScorer
+    from xmlpreck import metrics
+    from xmlpreck.data import catalog, formats
+    from xmlpreck.model import Model
 
     metrics.find_convention(args.convention)
-    scorer = LinearScorer.load(args.model) if args.model else None
+    scorer = Model.load(args.model) if args.model else None
     rows = open_rows(args, args.split, scorer)
     training = count_training(args, rows, scorer)
     place = args.filter
@@ -154,9 +155,10 @@ def open_trial(args: argparse.Namespace) -> Trial:
     )
 
 
-def count_training(args: argparse.Namespace, rows: "RowSource", scorer: "LinearScorer | None") -> "LabelCounts | None":
+def count_training(args: argparse.Namespace, rows: "RowSource", scorer: "Model | None") -> "LabelCounts | None":
     """Label frequencies of the training rows, where these are to be had."""
-    from xmlpreck import catalog, evaluation
+    from xmlpreck.data import catalog
+    from xmlpreck.evaluation import comparison as evaluation
 
     if args.train is not None:
         source = catalog.load(args.train, "train", args.data_dir, args.format)
@@ -179,7 +181,8 @@ def count_training(args: argparse.Namespace, rows: "RowSource", scorer: "LinearS
 def inverse_propensity_of(
     args: argparse.Namespace, rows: "RowSource", training: "LabelCounts | None"
 ) -> "np.ndarray | None":
-    from xmlpreck import catalog, formats, metrics
+    from xmlpreck import metrics
+    from xmlpreck.data import catalog, formats
 
     if args.inverse_propensities is not None:
         return formats.read_inverse_propensities(args.inverse_propensities, rows.n_labels)
@@ -208,7 +211,9 @@ def evaluate_command(args: argparse.Namespace) -> None:
                 f"{args.pred}: is no model directory, so there is nothing for --engine ray to predict"
             )
         refuse_text(args)
-    from xmlpreck import evaluation, metrics, tables
+    from xmlpreck import metrics
+    from xmlpreck.evaluation import comparison as evaluation
+    from xmlpreck.evaluation import tables
 
     trial = open_trial(args)
     with ExitStack() as until_judged:
@@ -232,8 +237,8 @@ def seen_fields(rankings: "Rankings") -> dict[str, Any]:
 def rankings_on_ray(trial: Trial, engine: RayEngine, until_judged: ExitStack) -> "Rankings":
     """The labels that a model directory gives the rows, predicted on a cluster."""
     from xmlpreck.cluster.prediction import ClusterRankings, predict_rows
-    from xmlpreck.evaluation import BLOCK_ROWS
-    from xmlpreck.prediction import Choice
+    from xmlpreck.evaluation.comparison import BLOCK_ROWS
+    from xmlpreck.model.prediction import Choice
 
     args = trial.args
     found = predict_rows(
@@ -252,7 +257,8 @@ def rankings_on_ray(trial: Trial, engine: RayEngine, until_judged: ExitStack) ->
 def compare_command(args: argparse.Namespace) -> None:
     if len(args.files) < 2:
         raise config.InputError("compare needs two or more prediction files or model directories")
-    from xmlpreck import evaluation, tables
+    from xmlpreck.evaluation import comparison as evaluation
+    from xmlpreck.evaluation import tables
 
     trial = open_trial(args)
     rankings = [trial.open_rankings(path) for path in args.files]
@@ -272,7 +278,7 @@ def compare_command(args: argparse.Namespace) -> None:
 
 def write_label_counts(path: str, scores: "Scores", trial: Trial) -> None:
     """label, name, rows of training and of truth with it, then predicted and hit for each k."""
-    from xmlpreck.formats.files import atomic_path
+    from xmlpreck.files.atomic import atomic_path
 
     names, training = trial.rows.label_names, trial.training
     of_k = [f"{what}@{k}" for k in scores.ks for what in ("predicted", "hits")]
@@ -294,10 +300,11 @@ def report_command(args: argparse.Namespace) -> None:
     names = [Path(run).resolve().name for run in args.runs]
     if len(set(names)) < len(names):  # all called alike, as in a/model b/model
         names = [str(Path(run)) for run in args.runs]
-    from xmlpreck import catalog, report
-    from xmlpreck.model import LinearScorer
+    from xmlpreck.data import catalog
+    from xmlpreck.evaluation import report
+    from xmlpreck.model import Model
 
-    runs = [report.Run(name, LinearScorer.load(path)) for name, path in zip(names, args.runs, strict=True)]
+    runs = [report.Run(name, Model.load(path)) for name, path in zip(names, args.runs, strict=True)]
     if args.data is None:
         use_data_of(args, runs[0].scorer)
     # A model knows the labels of raw text; rows of numbers need none for that.
@@ -315,7 +322,7 @@ def report_command(args: argparse.Namespace) -> None:
     show(args, {"out": args.out, "n_rows": rows.n_rows}, f"{args.out}: {len(runs)} runs on {rows.n_rows:,} rows")
 
 
-def use_data_of(args: argparse.Namespace, scorer: "LinearScorer") -> None:
+def use_data_of(args: argparse.Namespace, scorer: "Model") -> None:
     """The rows beside those that a model was trained on."""
     known = scorer.info.get("data", {})
     if "place" not in known:

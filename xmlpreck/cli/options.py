@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from xmlpreck import config
 
 if TYPE_CHECKING:
-    from xmlpreck.corpus import Columns, Corpus
-    from xmlpreck.model import LinearScorer
+    from xmlpreck.data.corpus import Columns, Corpus
+    from xmlpreck.model import Model
 
 Run = Callable[[argparse.Namespace], None]
 Test = Callable[[argparse.Namespace], bool]
@@ -131,14 +131,14 @@ def whole_numbers(flag: str, text: str, least: int) -> list[int]:
 
 
 def columns_of(args: argparse.Namespace) -> "Columns":
-    from xmlpreck.corpus import Columns
+    from xmlpreck.data.corpus import Columns
 
     return Columns(args.text_column, args.labels_column, args.format, args.label_separator)
 
 
 def find_documents(args: argparse.Namespace, split: str) -> "Corpus | None":
     """Find the raw text of a split; None where the data are numbers."""
-    from xmlpreck import corpus
+    from xmlpreck.data import corpus
 
     documents = corpus.find_corpus(args.data, split, columns_of(args))
     if documents is None and args.text_column is not None:
@@ -146,9 +146,9 @@ def find_documents(args: argparse.Namespace, split: str) -> "Corpus | None":
     return documents
 
 
-def open_rows(args: argparse.Namespace, split: str, scorer: "LinearScorer | None" = None) -> Any:
+def open_rows(args: argparse.Namespace, split: str, scorer: "Model | None" = None) -> Any:
     """Rows for a trained model; raw text goes through the model's own vectorizer."""
-    from xmlpreck import catalog, corpus
+    from xmlpreck.data import catalog, corpus
 
     documents = find_documents(args, split)
     if documents is None:

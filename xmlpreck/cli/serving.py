@@ -24,11 +24,12 @@ from xmlpreck.cli.options import (
     show,
     whole_number,
 )
+from xmlpreck.machine import give_memory_back
 
 if TYPE_CHECKING:
-    from xmlpreck.choosing import ChoiceRows
-    from xmlpreck.model import LinearScorer
-    from xmlpreck.prediction import Batch, Choice, Counts, Found
+    from xmlpreck.model import Model
+    from xmlpreck.model.choosing import ChoiceRows
+    from xmlpreck.model.prediction import Batch, Choice, Counts, Found
 
 
 def add_serving_commands(commands: Any) -> None:
@@ -115,9 +116,9 @@ def predict_command(args: argparse.Namespace) -> None:
     engine = engine_of(args)
     if args.data != "-":
         refuse_flags(args, ["strict"], "without --data -")
-    from xmlpreck import formats, shards
+    from xmlpreck.data import formats
 
-    shards.give_memory_back()
+    give_memory_back()
     if args.out != "-":
         formats.prediction_kind(args.out)  # refuses an unknown one before any work
     with ExitStack() as until_written:
@@ -127,12 +128,13 @@ def predict_command(args: argparse.Namespace) -> None:
             write_predictions(args, *predict_on_ray(args, engine, until_written))
 
 
-def predict_here(args: argparse.Namespace) -> "tuple[LinearScorer, int, Iterable[Found]]":
+def predict_here(args: argparse.Namespace) -> "tuple[Model, int, Iterable[Found]]":
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    from xmlpreck import formats, prediction
-    from xmlpreck.model.scorer import BLOCK_ROWS, LinearScorer
+    from xmlpreck.data import formats
+    from xmlpreck.model import prediction
+    from xmlpreck.model.model import BLOCK_ROWS, Model
 
-    scorer = LinearScorer.load(args.model, args.verify)
+    scorer = Model.load(args.model, args.verify)
     choice = read_choice(args, scorer)
     n_rows, batches = row_batches(args, scorer)
     candidates = None
@@ -147,7 +149,7 @@ def predict_here(args: argparse.Namespace) -> "tuple[LinearScorer, int, Iterable
 
 def predict_on_ray(
     args: argparse.Namespace, engine: RayEngine, until_written: ExitStack
-) -> "tuple[LinearScorer, int, Iterable[Found]]":
+) -> "tuple[Model, int, Iterable[Found]]":
     n_threads = whole_number("--threads", args.threads, least=0)
     for flag, value in (("--candidates", args.candidates), ("--shortlist", args.shortlist)):
         if value is not None:
@@ -155,7 +157,7 @@ def predict_on_ray(
     refuse_text(args)
     from xmlpreck.cluster.parts import open_without_weights
     from xmlpreck.cluster.prediction import predict_rows
-    from xmlpreck.model.scorer import BLOCK_ROWS
+    from xmlpreck.model.model import BLOCK_ROWS
 
     scorer = open_without_weights(args.model, args.verify)
     choice = read_choice(args, scorer)
@@ -174,8 +176,8 @@ def predict_on_ray(
     return scorer, choice.k, found
 
 
-def write_predictions(args: argparse.Namespace, scorer: "LinearScorer", k: int, found: "Iterable[Found]") -> None:
-    from xmlpreck import prediction
+def write_predictions(args: argparse.Namespace, scorer: "Model", k: int, found: "Iterable[Found]") -> None:
+    from xmlpreck.model import prediction
 
     if args.out == "-":
         counts = prediction.Counts()
@@ -195,10 +197,11 @@ def counts_text(counts: "Counts") -> str:
     return f"{counts.n_predicted:,} labels for {counts.n_rows:,} rows{without}"
 
 
-def row_batches(args: argparse.Namespace, scorer: "LinearScorer") -> "tuple[int | None, Iterator[Batch]]":
+def row_batches(args: argparse.Namespace, scorer: "Model") -> "tuple[int | None, Iterator[Batch]]":
     """How many rows there are, where that is known, and the rows; `-` is JSON lines from stdin."""
-    from xmlpreck import catalog, prediction
-    from xmlpreck.formats.json_rows import arriving_lines
+    from xmlpreck.data import catalog
+    from xmlpreck.data.formats.json_rows import arriving_lines
+    from xmlpreck.model import prediction
 
     if args.data == "-":
         if sys.stdin is None:
@@ -213,7 +216,7 @@ def row_batches(args: argparse.Namespace, scorer: "LinearScorer") -> "tuple[int 
     return None, prediction.text_batches((chunk.texts for chunk in documents.chunks()), scorer)
 
 
-def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
+def read_choice(args: argparse.Namespace, scorer: "Model") -> "Choice":
     k = whole_number("--topk", args.topk, least=1)
     at_least = whole_number("--at-least", args.at_least, least=0)
     least = -math.inf
@@ -223,9 +226,9 @@ def read_choice(args: argparse.Namespace, scorer: "LinearScorer") -> "Choice":
         raise config.ConfigError(f"--scores must be margin or probability, but is {args.scores!r}")
     if at_least > k:
         raise config.ConfigError(f"--at-least {at_least} is more than --topk {k}")
-    from xmlpreck.formats import read_inverse_propensities
+    from xmlpreck.data.formats import read_inverse_propensities
     from xmlpreck.model import Shortlist
-    from xmlpreck.prediction import Choice, label_bonus, read_labels
+    from xmlpreck.model.prediction import Choice, label_bonus, read_labels
 
     lists = [None if path is None else read_labels(path, scorer) for path in (args.only_labels, args.exclude_labels)]
     weights = None if args.label_weights is None else read_inverse_propensities(args.label_weights, scorer.n_labels)
@@ -247,12 +250,13 @@ def prune_command(args: argparse.Namespace) -> None:
         refuse_flags(args, unused, "without --max-loss, which alone looks at rows")
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
     threshold = positive_number("--threshold", args.threshold) if args.threshold is not None else 0.0
-    from xmlpreck import choosing, model, pruning
+    from xmlpreck import model
+    from xmlpreck.model import choosing, pruning
     from xmlpreck.train import parse_bytes
 
     n_bytes = parse_bytes(args.size) if args.size is not None else 0
     model.check_target(Path(args.out))
-    scorer = model.LinearScorer.load(args.model)
+    scorer = model.Model.load(args.model)
     result: dict[str, Any] = {}
     if args.max_loss is not None:
         max_loss = positive_number("--max-loss", args.max_loss)
@@ -276,7 +280,7 @@ def update_command(args: argparse.Namespace) -> None:
     from xmlpreck.cli.training import pass_line
 
     model.check_target(Path(args.out))
-    scorer = model.LinearScorer.load(args.model)
+    scorer = model.Model.load(args.model)
     sections = scorer.info.get("config")
     if not isinstance(sections, dict):
         raise config.InputError(f"{args.model}: does not say how it was trained, so it cannot be trained further")
@@ -312,21 +316,22 @@ def update_command(args: argparse.Namespace) -> None:
 
 def calibrate_command(args: argparse.Namespace) -> None:
     n_threads = whole_number("--threads", args.threads, least=0) or config.n_cores()
-    from xmlpreck import calibration, choosing, model
+    from xmlpreck import model
+    from xmlpreck.model import calibration, choosing
 
     depth = whole_number("--depth", args.depth, least=1) if args.depth is not None else calibration.DEPTH
     out = Path(args.out or args.model)
     model.check_target(out)
-    scorer = model.LinearScorer.load(args.model)
+    scorer = model.Model.load(args.model)
     given = choice_rows(args, scorer)
     n_bytes = choosing.calibrate(scorer, given, depth, n_threads, progress=True).save(out)
     about = {"n_rows": given.rows.n_rows, "depth": depth}
     show(args, {"out": str(out), "bytes": n_bytes, **about}, f"{out}: calibrated on {given.rows.n_rows:,} rows")
 
 
-def choice_rows(args: argparse.Namespace, scorer: "LinearScorer") -> "ChoiceRows":
+def choice_rows(args: argparse.Namespace, scorer: "Model") -> "ChoiceRows":
     """The rows that prune and calibrate look at: those of the training rows that were held out, or a split by name."""
-    from xmlpreck import choosing
+    from xmlpreck.model import choosing
 
     if args.data is None:
         raise config.InputError("--max-loss is measured on rows: name them by --data")

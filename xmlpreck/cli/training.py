@@ -25,13 +25,13 @@ from xmlpreck.cli.options import (
     positive_number,
     show,
 )
-from xmlpreck.machine import cores
+from xmlpreck.machine import cores, give_memory_back
 
 if TYPE_CHECKING:
     from xmlpreck.cluster.session import Session
-    from xmlpreck.model import LinearScorer
-    from xmlpreck.shards import RowSource
-    from xmlpreck.text import TextVectorizer
+    from xmlpreck.data.rows import RowSource
+    from xmlpreck.data.text import TextVectorizer
+    from xmlpreck.model import Model
     from xmlpreck.train import PassFacts, Plan, Safety
 
 # What a first Ctrl-C waits for. In the other phases there is nothing to wait for: finished trials are kept already.
@@ -105,7 +105,8 @@ def train_command(args: argparse.Namespace) -> None:
         sweep_command(args)
         return
     settings, source = read_settings(args)
-    from xmlpreck import catalog, model
+    from xmlpreck import model
+    from xmlpreck.data import catalog
 
     folder = Path(args.out or Path("runs") / catalog.describe(args.data))
     model.check_target(folder, None if args.out else data_place(args))
@@ -140,7 +141,9 @@ def sweep_command(args: argparse.Namespace) -> None:
     runs = {word: read_settings(args, [f"{setting}={word}"])[0] for word in words}
     if not has_test(args) and not all(run.train.heldout for run in runs.values()):
         raise config.InputError(f"{args.data}: has no test rows: hold some out for the comparison, e.g. --heldout 0.1")
-    from xmlpreck import catalog, metrics, model, tables
+    from xmlpreck import metrics, model
+    from xmlpreck.data import catalog
+    from xmlpreck.evaluation import tables
 
     out = Path(args.out or Path("runs") / f"{catalog.describe(args.data)}-sweep")
     folders = {word: out / f"{name}={word}" for word in words}
@@ -227,9 +230,10 @@ def kept_safe(args: argparse.Namespace, folder: Path) -> "Iterator[Safety]":
 
 def open_training(args: argparse.Namespace, settings: config.RunConfig) -> "tuple[RowSource, TextVectorizer | None]":
     """The training rows; raw text is made into numbers by a vectorizer that learns from it."""
-    from xmlpreck import catalog, corpus, shards, train
+    from xmlpreck import train
+    from xmlpreck.data import catalog, corpus
 
-    shards.give_memory_back()
+    give_memory_back()
     documents = corpus.find_corpus(args.data, "train", columns_of(args))
     vectorizer = None
     if documents is None:
@@ -252,9 +256,11 @@ def train_one(
     progress: TextIO,
     safety: "Safety",
     session: "Session | None" = None,
-) -> "tuple[LinearScorer, dict[str, Any]]":
+) -> "tuple[Model, dict[str, Any]]":
     """Train, on a cluster if there is a session, tell the plan and every pass, save."""
-    from xmlpreck import catalog, tables, train
+    from xmlpreck import train
+    from xmlpreck.data import catalog
+    from xmlpreck.evaluation import tables
 
     def tell(text: str) -> None:
         print(text, file=progress, flush=True)
@@ -307,22 +313,22 @@ def data_place(args: argparse.Namespace) -> str:
 
 
 def score(
-    scorer: "LinearScorer", rows: "RowSource", settings: config.RunConfig, ks: list[int] | None = None
+    scorer: "Model", rows: "RowSource", settings: config.RunConfig, ks: list[int] | None = None
 ) -> dict[str, float]:
-    from xmlpreck import metrics, train
+    from xmlpreck import metrics
 
-    return train.score(scorer, rows, settings.train, progress=True, ks=ks or metrics.REPORTED_KS)
+    return scorer.score(rows, settings.train.n_threads, progress=True, ks=ks or metrics.REPORTED_KS)
 
 
 def heldout_rows(data: "RowSource", settings: config.RunConfig) -> "RowSource":
-    from xmlpreck import train
+    from xmlpreck.data.rows import split_heldout
 
-    return train.split_heldout(data, settings.train)[1]
+    return split_heldout(data, settings.train.heldout, settings.train.seed)[1]
 
 
 def has_test(args: argparse.Namespace) -> bool:
     """A file or one shard set is its own train split; a folder or name may have a test split beside it."""
-    from xmlpreck import catalog, corpus, shards
+    from xmlpreck.data import catalog, corpus, shards
 
     if Path(args.data).is_file() or shards.is_one_set(args.data):
         return False
@@ -333,7 +339,7 @@ def has_test(args: argparse.Namespace) -> bool:
 
 def read_settings(args: argparse.Namespace, overrides: list[str] | None = None) -> tuple[config.RunConfig, str]:
     """The run's settings and where they come from."""
-    from xmlpreck.catalog import find_config
+    from xmlpreck.data.catalog import find_config
 
     path = find_config(args.config, args.data)
     flags = [f"train.{name}={getattr(args, name)}" for name in NAMED_SETTINGS if getattr(args, name) is not None]
@@ -341,7 +347,7 @@ def read_settings(args: argparse.Namespace, overrides: list[str] | None = None) 
 
 
 def describe_data(args: argparse.Namespace, data: "RowSource") -> str:
-    from xmlpreck import catalog
+    from xmlpreck.data import catalog
 
     name = catalog.describe(args.data)
     called = f"{name} (synthetic)" if name == "demo" else name

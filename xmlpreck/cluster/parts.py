@@ -9,11 +9,11 @@ import numpy as np
 
 from xmlpreck.cluster.session import Session
 from xmlpreck.config import InputError
-from xmlpreck.formats import TopK
-from xmlpreck.formats.dataset import check_offsets
+from xmlpreck.data.dataset import check_offsets
+from xmlpreck.data.formats import TopK
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import LinearScorer, ModelError
+from xmlpreck.model import Model
 from xmlpreck.model.directory import (
     ARRAYS,
     check_arrays,
@@ -23,6 +23,7 @@ from xmlpreck.model.directory import (
     read_calibration,
     read_names,
 )
+from xmlpreck.model.seal import ModelError
 
 MODEL_SHARE = 1.5  # of a model's bytes must fit a node, which has rows and buffers, too
 CHUNK = 1 << 24  # weights that are looked at together as labels are counted and cut
@@ -36,11 +37,11 @@ class Part(NamedTuple):
     n_weights: int
 
 
-def open_without_weights(folder: str | Path, verify: bool = False) -> LinearScorer:
+def open_without_weights(folder: str | Path, verify: bool = False) -> Model:
     """All of a model but its weights and features: enough to write predictions, and small for any number of labels."""
     folder = Path(folder)
     about, rows, n_features, n_labels, names = open_head(folder, verify)
-    return LinearScorer(
+    return Model(
         no_weights(n_features + (rows.bias > 0), n_labels),
         rows,
         label_names=read_names(folder / "labels.txt", n_labels) if "labels.txt" in names else None,
@@ -111,7 +112,7 @@ def cut_evenly(costs: np.ndarray, n_parts: int) -> list[int]:
     return (np.minimum(edges, len(costs) - n_parts) + np.arange(n_parts + 1)).tolist()
 
 
-def load_part(folder: Path, part: Part) -> LinearScorer:
+def load_part(folder: Path, part: Part) -> Model:
     """The scorers of some labels; no other weights are ever in memory together."""
     bare = open_without_weights(folder)
     offsets, labels, values = _map_arrays(folder)
@@ -130,7 +131,7 @@ def load_part(folder: Path, part: Part) -> LinearScorer:
     arrays: dict[str, np.ndarray] = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
     check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
     weights = lay_out_arrays(kept_offsets, kept_labels, kept_values, part.last - part.first)
-    return LinearScorer(weights, bare.rows)
+    return Model(weights, bare.rows)
 
 
 def among_all(top: TopK, first: int) -> TopK:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import ray
 
-from xmlpreck.choosing import seen_rows
 from xmlpreck.cluster.parts import Part, among_all, choose_parts, load_part, merge, open_without_weights
 from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import (
@@ -30,12 +29,16 @@ from xmlpreck.cluster.session import (
     this_node,
 )
 from xmlpreck.config import InputError
-from xmlpreck.evaluation import Rankings
-from xmlpreck.formats import TopK
-from xmlpreck.model import LinearScorer, ModelError, progress_bar
-from xmlpreck.prediction import Choice
-from xmlpreck.shards import RowSource, give_memory_back
-from xmlpreck.shards.sets import file_sha256
+from xmlpreck.data.formats import TopK
+from xmlpreck.data.rows import RowSource
+from xmlpreck.evaluation.comparison import Rankings
+from xmlpreck.files.contents import file_sha256
+from xmlpreck.files.progress import progress_bar
+from xmlpreck.machine import give_memory_back
+from xmlpreck.model import Model
+from xmlpreck.model.choosing import seen_rows
+from xmlpreck.model.prediction import Choice
+from xmlpreck.model.seal import ModelError
 
 ITEM_ROWS = 4096  # that a worker is asked for at a time; blocks of a file or a meter are a multiple of it
 ITEMS_A_WORKER = 2  # one is read while another is predicted
@@ -68,7 +71,7 @@ class Worker:
         folder = Path(order.model)
         if file_sha256(folder / "model.json") != order.model_digest:
             raise InputError(f"node {this_node()}: {folder}: is not the model that the driver has: copy it anew")
-        self.scorer = LinearScorer.load(folder) if part is None else load_part(folder, part)
+        self.scorer = Model.load(folder) if part is None else load_part(folder, part)
         self.bonus = order.bonus if part is None or order.bonus is None else order.bonus[part.first : part.last]
         self.rows = order.rows.open()
 

@@ -4,10 +4,11 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from xmlpreck import catalog
 from xmlpreck.cluster.session import need_path, this_node
 from xmlpreck.config import InputError
-from xmlpreck.shards import MANIFEST, RowSource, ShardSet, find_shards, is_remote
+from xmlpreck.data import catalog
+from xmlpreck.data.rows import RowSource
+from xmlpreck.data.shards import MANIFEST, ShardSet, find_shards, is_remote
 
 
 class Place(NamedTuple):

@@ -14,18 +14,20 @@ from xmlpreck.cluster.parts import among_all
 from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import this_node
 from xmlpreck.config import RunConfig
-from xmlpreck.formats import TopK
+from xmlpreck.data.formats import TopK
+from xmlpreck.data.rows import RowSource, read_blocks
+from xmlpreck.data.survey import Survey
+from xmlpreck.files.contents import file_sha256
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Proposals, Rows, new_proposals, new_work, run_team
-from xmlpreck.model import LinearScorer, all_sparse
+from xmlpreck.machine import give_memory_back
+from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
-from xmlpreck.shards import RowSource, give_memory_back, read_blocks
-from xmlpreck.shards.sets import file_sha256
-from xmlpreck.support import find_support
 from xmlpreck.train.checkpoint import CheckpointError, read_arrays, write_arrays
 from xmlpreck.train.passes import Cursor, shuffled_blocks
 from xmlpreck.train.plan import Plan, default_limit, plan_run
-from xmlpreck.train.run import Survey, open_training_rows
+from xmlpreck.train.run import open_training_rows
+from xmlpreck.train.support import find_support
 from xmlpreck.train.trainer import Trainer, pass_settings
 
 
@@ -197,7 +199,7 @@ class LabelShard:
     def predict_heldout(self, start: int, stop: int, k: int) -> TopK:
         """The best labels of this shard for some held-out rows, by the mean of the weights so far."""
         rows = self.heldout.read(start, stop).rows
-        top = LinearScorer(self.trainer.weights(), self.config.rows).predict_topk(
+        top = Model(self.trainer.weights(), self.config.rows).predict_topk(
             rows, min(k, len(self.labels)), self.n_threads
         )
         return among_all(top, self.labels.start)

@@ -26,13 +26,14 @@ from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import Session, hire, in_short, on_node, result_of
 from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix
 from xmlpreck.config import InputError, RunConfig
-from xmlpreck.formats.atomic import scratch_folder
+from xmlpreck.data.rows import RowSource
+from xmlpreck.files.atomic import scratch_folder
+from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Proposals, Settings, Weights
-from xmlpreck.model import LinearScorer, progress_bar
+from xmlpreck.model import Model
 from xmlpreck.model.layout import have_dense_rows, with_dense_rows
-from xmlpreck.model.scorer import BLOCK_ROWS
-from xmlpreck.shards import RowSource
+from xmlpreck.model.model import BLOCK_ROWS
 from xmlpreck.train import PassFacts, Plan, PreparedRows, Safety, TrainingError, format_bytes
 from xmlpreck.train.checkpoint import Saved, read_arrays
 from xmlpreck.train.passes import Cursor
@@ -57,7 +58,7 @@ def fit(
     on_pass: Callable[[PassFacts], None] = lambda facts: None,
     progress: bool = False,
     tuning: dict[str, Any] | None = None,
-) -> LinearScorer:
+) -> Model:
     """What train.fit does, on a cluster; `source` is what the driver has opened of `place`."""
     if safety.checkpoints is None:
         raise TrainingError("training on a cluster needs checkpoints: lost shards are restored from them")
@@ -88,9 +89,7 @@ def fit(
         weights = trainer.finish(safety.checkpoints.folder)
     finally:
         trainer.close()
-    return LinearScorer(
-        weights, config.rows, source.label_names, source.feature_names, run_info(config, survey, keeper)
-    )
+    return Model(weights, config.rows, source.label_names, source.feature_names, run_info(config, survey, keeper))
 
 
 def edges_of(saved: Saved, label_shards: int | None, n_labels: int) -> list[int]:

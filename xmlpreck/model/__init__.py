@@ -1,13 +1,14 @@
-"""LinearScorer: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
+"""Models: one sparse linear scorer a label, in memory and on disk; prediction and pruning."""
 
-from xmlpreck.model.directory import FORMAT_VERSION, ModelError, bytes_a_weight, check_target
+from xmlpreck.model.directory import FORMAT_VERSION, bytes_a_weight, check_target
 from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows, rounded
-from xmlpreck.model.scorer import LinearScorer, progress_bar
+from xmlpreck.model.model import Model
+from xmlpreck.model.seal import ModelError
 from xmlpreck.model.shortlist import Shortlist
 
 __all__ = [
     "FORMAT_VERSION",
-    "LinearScorer",
+    "Model",
     "ModelError",
     "Shortlist",
     "all_sparse",
@@ -16,6 +17,5 @@ __all__ = [
     "kernel_rows",
     "lay_out",
     "prepare_rows",
-    "progress_bar",
     "rounded",
 ]

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xmlpreck
-from xmlpreck.calibration import DTYPES as CALIBRATION
-from xmlpreck.calibration import Calibration
 from xmlpreck.config import InputError, RowsConfig, from_dict
-from xmlpreck.formats.atomic import Kind, atomic_folder, refuse_strangers
-from xmlpreck.formats.dataset import MAX_ID, check_offsets
-from xmlpreck.formats.files import load_array, open_regular, read_json
+from xmlpreck.data.dataset import MAX_ID, check_offsets
+from xmlpreck.data.text import FILES as TEXT_FILES
+from xmlpreck.data.text import TextVectorizer
+from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers
+from xmlpreck.files.contents import load_array, open_regular, read_json
 from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights, sparse_weights
 from xmlpreck.kernels.patterns import rows_rise
+from xmlpreck.model.calibration import DTYPES as CALIBRATION
+from xmlpreck.model.calibration import Calibration
 from xmlpreck.model.info import check_info
 from xmlpreck.model.layout import ANY_SIZE, all_sparse, with_dense_rows
 from xmlpreck.model.seal import ABOUT, MEMO, ModelError, check_seal, sealed
-from xmlpreck.text import FILES as TEXT_FILES
-from xmlpreck.text import TextVectorizer
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")

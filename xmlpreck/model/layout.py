@@ -6,8 +6,8 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from xmlpreck.config import RowsConfig
-from xmlpreck.formats.dataset import offsets_rise
-from xmlpreck.formats.matrix import as_rows
+from xmlpreck.data.dataset import offsets_rise
+from xmlpreck.data.matrix import as_rows
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
 from xmlpreck.kernels.patterns import fill_dense, fill_prepared, gather_rows

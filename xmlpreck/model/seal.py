@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from xmlpreck.config import InputError
-from xmlpreck.formats.atomic import atomic_path
-from xmlpreck.formats.files import read_json
-from xmlpreck.shards.sets import file_sha256
+from xmlpreck.files.atomic import atomic_path
+from xmlpreck.files.contents import file_sha256, read_json
 
 ABOUT = "model.json"
 # Of a larger model: size, times, inode and sha256 of every file as it was when last hashed.

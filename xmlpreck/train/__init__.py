@@ -7,11 +7,8 @@ from xmlpreck.train.run import (
     CHECKPOINT_MINUTES,
     Interrupted,
     Safety,
-    Survey,
     fit,
     load_kernels,
-    score,
-    split_heldout,
 )
 from xmlpreck.train.trainer import Trainer, TrainingError
 from xmlpreck.train.tuned import fit_tuned, plan, settle
@@ -28,7 +25,6 @@ __all__ = [
     "Plan",
     "PreparedRows",
     "Safety",
-    "Survey",
     "Trainer",
     "TrainingError",
     "fit",
@@ -37,9 +33,7 @@ __all__ = [
     "load_kernels",
     "parse_bytes",
     "plan",
-    "score",
     "settle",
-    "split_heldout",
     "tune",
     "update",
 ]

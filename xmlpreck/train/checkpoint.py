@@ -11,10 +11,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from xmlpreck.config import ConfigError, InputError, from_dict
-from xmlpreck.formats.atomic import atomic_folder, remove_leftovers, take_lock
-from xmlpreck.formats.files import load_array, read_json
+from xmlpreck.files.atomic import atomic_folder, remove_leftovers, take_lock
+from xmlpreck.files.contents import file_sha256, load_array, read_json
 from xmlpreck.model.info import check_history, check_tuning
-from xmlpreck.shards.sets import file_sha256
 
 KEPT = 2
 TRIES = 100  # at a folder that other runs delete as they end

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from xmlpreck.config import InputError, RowsConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.kernels.arrays import Batch, Rows
 from xmlpreck.model import kernel_rows, prepare_rows
-from xmlpreck.shards import RowSource, read_blocks
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from xmlpreck.kernels.arrays import Weights
 from xmlpreck.machine import free_bytes, resident_bytes
 from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
-from xmlpreck.support import Cut
 from xmlpreck.train.passes import PreparedRows
+from xmlpreck.train.support import Cut
 from xmlpreck.train.trainer import WIDENED_PASS, TrainingError
 
 FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # whatever the number of weights

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from xmlpreck.config import InputError
-from xmlpreck.formats.atomic import atomic_path
-from xmlpreck.formats.files import read_json
+from xmlpreck.files.atomic import atomic_path
+from xmlpreck.files.contents import read_json
 
 KIND, VERSION = "xmlpreck tuning", 1
 MAX_BYTES = 1 << 24  # a trial has some hundred bytes

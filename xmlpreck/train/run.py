@@ -1,8 +1,7 @@
 """A whole run: plan, passes, held-out check, checkpoints, and the scorer that comes out."""
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,17 +10,17 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import xmlpreck
-from xmlpreck import metrics
 from xmlpreck.config import ConfigError, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.rows import RowSource, checked, split_heldout
+from xmlpreck.data.survey import Survey
 from xmlpreck.kernels.arrays import Rows, Weights
 from xmlpreck.machine import resident_bytes
-from xmlpreck.model import LinearScorer, all_sparse, lay_out
-from xmlpreck.shards import RowSource, Subset, checked, read_blocks
-from xmlpreck.support import Cut, TooManyWeights, find_strongest, find_support
+from xmlpreck.model import Model, all_sparse, lay_out
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows
 from xmlpreck.train.plan import Plan, default_limit, over_budget, plan_run
+from xmlpreck.train.support import Cut, TooManyWeights, find_strongest, find_support
 from xmlpreck.train.trainer import WIDENED_PASS, Trainer, TrainingError
 
 CHECKPOINT_MINUTES = 10.0
@@ -90,7 +89,7 @@ def fit(
     on_plan: Callable[[Plan], None] | None = None,
     tuning: dict[str, Any] | None = None,
     room: Room | None = None,
-) -> LinearScorer:
+) -> Model:
     """Train on all rows of `source`, or on all but the held-out ones, and return the scorer, pruned if asked for.
 
     `on_plan` is told the plan before the first pass, `on_pass` the facts of every pass; `progress` shows a bar on a
@@ -121,17 +120,17 @@ def fit(
     while trainer.n_passes < config.train.epochs:
         facts = trainer.run_pass(rows, progress, keeper.pause)
         if heldout.n_rows:
-            facts = replace(facts, heldout=score(LinearScorer(trainer.weights(), config.rows), heldout, config.train))
+            facts = replace(facts, heldout=Model(trainer.weights(), config.rows).score(heldout, config.train.n_threads))
         on_pass(facts)
         keeper.end_pass(facts)
     safety.phase("saving")
     weights = trainer.finish()
-    if config.train.prune:  # as LinearScorer.prune, but the trained weights are given back before the new ones stand
+    if config.train.prune:  # as Model.prune, but the trained weights are given back before the new ones stand
         sparse = all_sparse(weights, least=config.train.prune)
         del weights
         weights = lay_out(sparse)
     info = run_info(config, survey.to_dict(), keeper)
-    return LinearScorer(weights, config.rows, source.label_names, source.feature_names, info)
+    return Model(weights, config.rows, source.label_names, source.feature_names, info)
 
 
 def run_info(config: RunConfig, data: dict[str, object], keeper: "Keeper") -> dict[str, Any]:
@@ -157,7 +156,7 @@ def open_training_rows(
             f"train.widen makes the support wider before pass {WIDENED_PASS}, but there are {train.epochs}: give "
             f"--epochs {WIDENED_PASS} or more, or leave train.widen false"
         )
-    kept, heldout = split_heldout(source, train)
+    kept, heldout = split_heldout(source, train.heldout, train.seed)
     return PreparedRows(kept, config.rows, config.train.block_rows, label_range), heldout
 
 
@@ -292,88 +291,3 @@ def differences(then: Any, now: Any, name: str = "") -> list[str]:
         keys = dict.fromkeys([*then, *now])
         return [text for key in keys for text in differences(then.get(key), now.get(key), f"{name}.{key}".lstrip("."))]
     return [] if then == now else [f"{name.removeprefix('settings.')} was {then!r:.99}, is {now!r:.99}"]
-
-
-def score(
-    scorer: LinearScorer,
-    source: RowSource,
-    config: TrainConfig,
-    progress: bool = False,
-    ks: Sequence[int] = metrics.REPORTED_KS,
-) -> dict[str, float]:
-    """P@k on rows with known labels, for each k that the number of labels allows."""
-    meter = metrics.Meter(source.n_labels, [k for k in ks if k <= scorer.n_labels], n_resamples=0)
-    for block, top in scorer.predict_blocks(source, max(meter.ks), config.n_threads, progress):
-        meter.add(top, block.labels)
-    return meter.precision()
-
-
-def split_heldout(source: RowSource, config: TrainConfig) -> tuple[RowSource, RowSource]:
-    """(rows to train on, rows held out), drawn by default_rng([seed, 0]); both in the order of the data."""
-    n_heldout = round(source.n_rows * config.heldout)
-    if config.heldout and source.n_rows and n_heldout in (0, source.n_rows):
-        which = "none" if n_heldout == 0 else "all"
-        raise ConfigError(
-            f"train.heldout {config.heldout:g} of {source.n_rows:,} rows is {which} of them: give another share, or 0"
-        )
-    shuffled = np.random.default_rng([config.seed, 0]).permutation(source.n_rows)
-    heldout = Subset(source, np.sort(shuffled[:n_heldout]))
-    return (Subset(source, np.sort(shuffled[n_heldout:])) if n_heldout else source), heldout
-
-
-def _plus(counts: np.ndarray, matrix: csr_array) -> np.ndarray:
-    """Counts with those of the entries of each column added."""
-    found = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    return found + counts if counts.size else found
-
-
-class Survey:
-    """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
-
-    def __init__(self) -> None:
-        self.n_rows = 0
-        self.n_rows_without_labels = 0
-        self.label_counts, self.feature_counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.digests = [hashlib.sha256() for _ in range(5)]
-
-    def check_labels(self) -> None:
-        if self.n_rows_without_labels == self.n_rows:
-            raise TrainingError(f"none of the {self.n_rows} rows has a label: there is nothing to learn")
-
-    def add(self, block: Dataset) -> None:
-        """The next rows. A value that is not finite is an error."""
-        if not np.isfinite(block.rows.data).all():
-            place = np.flatnonzero(~np.isfinite(block.rows.data))[0]
-            row = self.n_rows + int(np.searchsorted(block.rows.indptr, place, side="right")) - 1
-            raise TrainingError(f"row {row} has a value that is not a finite number")
-        n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
-        self.n_rows += block.n_rows
-        self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
-        self.label_counts = _plus(self.label_counts, block.labels)
-        self.feature_counts = _plus(self.feature_counts, block.rows)
-        arrays = (
-            n_features_of.astype(np.int64),
-            block.rows.indices.astype(np.int32, copy=False),
-            block.rows.data.astype(np.float32, copy=False),
-            n_labels_of.astype(np.int64),
-            block.labels.indices.astype(np.int32, copy=False),
-        )
-        for digest, array in zip(self.digests, arrays, strict=True):
-            digest.update(array.tobytes())
-
-    def to_dict(self) -> dict[str, object]:
-        together = hashlib.sha256(b"".join(digest.digest() for digest in self.digests))
-        return {
-            "n_rows": self.n_rows,
-            "n_rows_without_labels": self.n_rows_without_labels,
-            "sha256": together.hexdigest(),
-        }
-
-
-def survey_of(source: RowSource, block_rows: int) -> Survey:
-    """Look at all rows once."""
-    survey = Survey()
-    for _, block in read_blocks(source, block_rows):
-        survey.add(block)
-    survey.check_labels()
-    return survey

@@ -9,7 +9,8 @@ import numpy as np
 
 from xmlpreck import metrics
 from xmlpreck.config import STEP_DECAYS, InputError, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
+from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels import bfloat, linear
 from xmlpreck.kernels.arrays import (
     Batch,
@@ -24,11 +25,11 @@ from xmlpreck.kernels.arrays import (
     run_team,
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
-from xmlpreck.model import all_sparse, lay_out, progress_bar, rounded
+from xmlpreck.model import all_sparse, lay_out, rounded
 from xmlpreck.model.shortlist import fill_champions, room_for_champions
-from xmlpreck.support import find_support, support_of_hardest, union_of
 from xmlpreck.train.checkpoint import write_arrays
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows, shuffled_blocks
+from xmlpreck.train.support import find_support, support_of_hardest, union_of
 
 # A label counts as its inverse propensity to this power, where training favours the tail (docs/tail.md).
 TAIL_POWER = 0.5

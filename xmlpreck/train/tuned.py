@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from xmlpreck.config import RunConfig
-from xmlpreck.model import LinearScorer
-from xmlpreck.shards import RowSource, checked
+from xmlpreck.data.rows import RowSource, checked, split_heldout
+from xmlpreck.model import Model
 from xmlpreck.train.passes import PassFacts
 from xmlpreck.train.plan import Plan
 from xmlpreck.train.record import Record
-from xmlpreck.train.run import Room, Safety, fit, identity_of, make_room, split_heldout, within
+from xmlpreck.train.run import Room, Safety, fit, identity_of, make_room, within
 from xmlpreck.train.trainer import Trainer
 from xmlpreck.train.tuning import Tuning, open_record, open_tuning, tune
 
@@ -32,7 +32,7 @@ def fit_tuned(
     safety: Safety | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     on_tuned: OnTuned = lambda config, evidence: None,
-) -> LinearScorer:
+) -> Model:
     """Choose the settings that nobody gave (`config.fixed`), then do what `fit` does.
 
     `on_plan` is told a plan of both before the first trial, of the settings that need the most among those that may be
@@ -68,7 +68,7 @@ def settle(
     if known is not None:
         on_tuned(known[0], None)
         return known
-    rows, _ = split_heldout(source, config.train)  # what is held out for the passes has no say here either
+    rows, _ = split_heldout(source, config.train.heldout, config.train.seed)
     found = tune(rows, config, safety, progress) or (config, None)
     on_tuned(*found)
     return found
@@ -87,7 +87,7 @@ def settings_of_checkpoint(config: RunConfig, safety: Safety) -> tuple[RunConfig
 
 def prepare(source: RowSource, config: RunConfig, safety: Safety, record: Record) -> tuple[Room, Tuning | None]:
     """Make room for the run and see that its trials fit in, before the first of them."""
-    rows, _ = split_heldout(source, config.train)
+    rows, _ = split_heldout(source, config.train.heldout, config.train.seed)
     tuning = open_tuning(rows, config)
     if isinstance(tuning, str):
         room = make_room(source, config, safety)

@@ -14,16 +14,18 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.config import MAX_K, RunConfig, TrainConfig
-from xmlpreck.formats import Dataset
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.rows import RowSource, Subset, checked
+from xmlpreck.data.survey import Survey, survey_of
+from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels.arrays import Weights
 from xmlpreck.metrics import REPORTED_KS
-from xmlpreck.model import LinearScorer, progress_bar
-from xmlpreck.shards import RowSource, Subset, checked
-from xmlpreck.support import find_support
+from xmlpreck.model import Model
 from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.plan import default_limit, plan_run
 from xmlpreck.train.record import Record
-from xmlpreck.train.run import Safety, Survey, identity_of, score, survey_of
+from xmlpreck.train.run import Safety, identity_of
+from xmlpreck.train.support import find_support
 from xmlpreck.train.trainer import WIDENED_PASS, Trainer, TrainingError, pass_share
 
 LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
@@ -379,11 +381,11 @@ class Tuning:
             trial.n_passes = trainer.n_passes
             is_done = trainer.n_passes == config.train.epochs
             if is_last or is_done:
-                scorer = LinearScorer(trainer.weights(), config.rows)
-                trial.history.append(score(scorer, self.heldout, config.train))
+                scorer = Model(trainer.weights(), config.rows)
+                trial.history.append(scorer.score(self.heldout, config.train.n_threads))
             if is_last and is_done:
                 for least in self._prunes():
-                    value = mean(score(scorer.prune(least), self.heldout, config.train))
+                    value = mean(scorer.prune(least).score(self.heldout, config.train.n_threads))
                     trial.pruned.append((least, value))
 
         try:

@@ -5,22 +5,23 @@ from collections.abc import Callable
 import numpy as np
 
 from xmlpreck.config import RunConfig
+from xmlpreck.data.rows import RowSource, checked
+from xmlpreck.data.survey import Survey
 from xmlpreck.kernels.arrays import Weights, sparse_weights
-from xmlpreck.model import LinearScorer, ModelError, all_sparse
-from xmlpreck.shards import RowSource, checked
+from xmlpreck.model import Model, all_sparse
+from xmlpreck.model.seal import ModelError
 from xmlpreck.train.passes import PassFacts, PreparedRows
-from xmlpreck.train.run import Survey
 from xmlpreck.train.trainer import Trainer
 
 
 def update(
-    scorer: LinearScorer,
+    scorer: Model,
     source: RowSource,
     config: RunConfig,
     freeze: bool = False,
     on_pass: Callable[[PassFacts], None] = lambda facts: None,
     progress: bool = False,
-) -> LinearScorer:
+) -> Model:
     """Train a model further on new rows, which may have labels and features behind those that it knows.
 
     A label may use the features of its new rows too. With `freeze` the labels that the model knows keep their weights

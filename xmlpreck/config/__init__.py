@@ -1,0 +1,305 @@
+"""Settings: frozen dataclasses, TOML files, overrides; and the one kind of error that a user causes.
+
+Precedence: a field's default here < a TOML file < `--set section.key=value` and the named flags. A default is
+written once, in this file; the command line and the estimator take theirs from it.
+"""
+
+import dataclasses
+import difflib
+import numbers
+import re
+import sys
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xmlpreck.config.expressions import Endless, check_ends
+from xmlpreck.machine import n_cores
+
+ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
+FAVOURS = ("top", "tail")
+STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
+PASS_DECAYS = (*STEP_DECAYS, "linear")
+MAX_COUNT = 2**31 - 1
+MAX_K = 1 << 16
+MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
+MAX_NGRAMS = 10  # a text of n words has this many times n terms
+MAX_PATTERN = 300
+MAX_STEP = 1e38  # what float32 can hold
+THREADS_A_CORE = 4  # more only wait for each other
+
+
+_SECRET_OPTION = re.compile(r"[^=]*(secret|key|token|password|signature|credential|sig=)", re.IGNORECASE)
+# Stores whose addresses have no port: all between :// and @ is credentials, even with a / that should be %2F.
+_STORES = re.compile(r"\b((?:s3|gs|gcs|abfss?):/{1,2})([^/@\s]*):[^@\s]*@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(\w\w:/{1,2})([^/:\s]*):[^/\s]*@")
+_OPTIONS = re.compile(r"\?([^\s?\"'=]+=[^\s?]*?)(?=[\"',;:)]*(?:\s|$))")
+MAX_DIGITS = 18  # what int64 can hold
+
+
+def without_secrets(text: str) -> str:
+    """Mask the credentials of every URI in a text: passwords, the key that goes with one on s3, secret options."""
+    if ":/" not in text:  # a Path writes // as /
+        return text
+    text = _STORES.sub(lambda uri: uri[1] if uri[1].lower().startswith("s3:") else f"{uri[1]}{uri[2]}@", text)
+    return _OPTIONS.sub(_public_options, _PASSWORD.sub(r"\1\2@", text))
+
+
+def _public_options(options: re.Match[str]) -> str:
+    kept = [option for option in options[1].split("&") if not _SECRET_OPTION.match(option)]
+    return "?" + "&".join(kept) if kept else ""
+
+
+class InputError(ValueError):
+    """Bad input, told in one line that names the file, the value and what to do. The CLI exits with 2."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_secrets(text))
+
+
+class ConfigError(InputError):
+    """A setting that is unknown or out of range."""
+
+
+def setting(default: Any, text: str, low: float | None = None, high: float | None = None, rule: str = "") -> Any:
+    """Describe a field: its help text and, of a number, the lowest and the highest value that it may have.
+
+    A rule, in words, excludes the bounds that are not whole numbers.
+    """
+    return field(default=default, metadata={"help": text, "bounds": (low, high), "rule": rule})
+
+
+def require(holds: bool, name: str, value: object, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, but is {value!r:.60}")
+
+
+def check_settings(section: str, config: Any) -> None:
+    """Refuse a value of another type than its setting's default, or out of its bounds; numpy's numbers become plain."""
+    for item in dataclasses.fields(config):
+        name, value = f"{section}.{item.name}", getattr(config, item.name)
+        kind: Any = type(item.default)
+        accepted = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
+        is_kind = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
+        require(is_kind, name, value, f"of type {kind.__name__}")
+        low, high = item.metadata["bounds"]
+        if low is None:
+            continue
+        require(value >= low, name, value, item.metadata["rule"] or f"{low} or more")
+        require(value <= high, name, value, item.metadata["rule"] or f"at most {high}")
+        object.__setattr__(config, item.name, kind(value))
+
+
+def parse_whole(text: str) -> int | None:
+    """Parse a whole number from decimal digits; None if it is none, or has more than MAX_DIGITS digits.
+
+    int() alone raises an error of its own at 4,300 digits, and what it accepts below that overflows in numpy.
+    """
+    digits = text.lstrip("0")
+    is_whole = text.isascii() and text.isdecimal() and len(digits) <= MAX_DIGITS
+    return int(digits or "0") if is_whole else None
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """What is done to every row before it is scored, in training and in prediction alike."""
+
+    unit_norm: bool = setting(True, "scale every row to length 1")
+    bias: float = setting(0.3, "value of an additional feature that every row has; 0 = none", 0, 1e30)
+
+    def __post_init__(self) -> None:
+        check_settings("rows", self)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
+    favour: str = setting("top", "top, or tail = rare labels count more: higher PSP@k, often at a price in P@k")
+    k: int = setting(5, "train for the k labels at the top", 1, MAX_K)
+    epochs: int = setting(3, "passes over the training rows", 1, 100_000)
+    eta: float = setting(
+        1.0,
+        "length of a step (sgd only: a perceptron's ranking does not depend on it)",
+        sys.float_info.min,
+        MAX_STEP,
+        rule=f"a positive number, at most {MAX_STEP:g}",
+    )
+    decay: str = setting(
+        "linear", "eta over time: linear = less by an equal part in each pass, constant, or sqrt = eta / sqrt(t)"
+    )
+    tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy", 0, 1e30)
+    radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free", 0, MAX_STEP)
+    spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
+    shortlist: int = setting(
+        0,
+        "look for irrelevant labels among those that the so many strongest of each feature bring up; 0 = among all",
+        0,
+        MAX_COUNT,
+    )
+    widen: bool = setting(
+        False, "after two passes let the hardest irrelevant label of each row use the row's features; for rare labels"
+    )
+    centroid: float = setting(
+        1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper", 0, 1e30
+    )
+    average_from: int = setting(
+        2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last", 0, MAX_COUNT
+    )
+    batch_rows: int = setting(32, "rows that are scored with the same weights", 1, 1 << 24)
+    block_rows: int = setting(
+        65_536, "rows in memory at a time; row order is drawn by block, then within the block", 1, MAX_COUNT
+    )
+    heldout: float = setting(
+        0.0,
+        "share of the training rows that is held out and scored after every pass",
+        0,
+        1 - 2**-53,
+        rule="a share from 0 up to, but not, 1",
+    )
+    prune: float = setting(0.0, "drop weights smaller than this from the trained model", 0, MAX_STEP)
+    seed: int = setting(0, "same seed and data = same bits, for any number of threads", 0, 2**64 - 1)
+    threads: int = setting(
+        0,
+        f"threads; 0 = one for each core that the process may use; no more than {THREADS_A_CORE} a core are used",
+        0,
+        4096,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings("train", self)
+        require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
+        require(self.favour in FAVOURS, "train.favour", self.favour, "one of " + ", ".join(FAVOURS))
+        require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that are started: with more than some a core they wait for each other, for minutes."""
+        if self.threads <= THREADS_A_CORE:
+            return self.threads or n_cores()
+        return min(self.threads, THREADS_A_CORE * n_cores())
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """How a text becomes features."""
+
+    ngrams: int = setting(1, "features are 1 to this many words in a row", 1, MAX_NGRAMS)
+    min_df: int = setting(3, "drop terms of fewer documents than this; hashed features are not dropped", 1, MAX_COUNT)
+    max_df: float = setting(
+        0.5,
+        "drop terms of more than this share of documents; hashed features are not dropped",
+        sys.float_info.min,
+        1,
+        rule="a share above 0 and at most 1",
+    )
+    sublinear_tf: bool = setting(True, "a term that stands n times counts 1 + ln(n), not n")
+    lowercase: bool = setting(True, "Word and word are one term")
+    token_pattern: str = setting(r"[a-zA-Z][a-zA-Z0-9-]+", "regular expression of a word")
+    hashed_features: int = setting(
+        0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep one", 0, MAX_HASHED
+    )
+
+    def __post_init__(self) -> None:
+        check_settings("text", self)
+        is_short = len(self.token_pattern) <= MAX_PATTERN
+        require(is_short, "text.token_pattern", self.token_pattern[:60], f"of at most {MAX_PATTERN} letters")
+        try:
+            n_groups = re.compile(self.token_pattern).groups
+            check_ends(self.token_pattern)  # models come from anywhere, and so do texts
+        except Endless as error:
+            raise ConfigError(f"text.token_pattern {self.token_pattern!r:.60} {error}") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            message = f"text.token_pattern must be a regular expression, but is {self.token_pattern!r:.60}: {error}"
+            raise ConfigError(message) from None
+        require(n_groups <= 1, "text.token_pattern", self.token_pattern, "an expression with at most one (group)")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of a run, by section."""
+
+    rows: RowsConfig = RowsConfig()
+    train: TrainConfig = TrainConfig()
+    text: TextConfig = TextConfig()
+    fixed: frozenset[str] = frozenset()  # names in [train] that somebody gave: tuning leaves them alone
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        return {name: dataclasses.asdict(getattr(self, name)) for name in ("rows", "train", "text")}
+
+
+def from_dict(sections: dict[str, Any], source: str) -> RunConfig:
+    """A RunConfig from nested dictionaries; unknown names and wrong types are errors that name `source`."""
+    kinds = {name: kind for name, kind in typing.get_type_hints(RunConfig).items() if name != "fixed"}
+    parts = {}
+    for name, values in sections.items():
+        if name not in kinds:
+            raise ConfigError(f"{source}: no section {name!r}{_nearest(name, kinds)}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{source}: {name!r} is a section, write [{name}] or {name}.key = value")
+        parts[name] = _section(kinds[name], name, values, source)
+    return RunConfig(**parts, fixed=frozenset(sections.get("train", {})))
+
+
+def _section(kind: Any, section: str, values: dict[str, Any], source: str) -> Any:
+    types_of = typing.get_type_hints(kind)
+    checked = {}
+    for name, value in values.items():
+        if name not in types_of:
+            raise ConfigError(f"{source}: no setting {section}.{name}{_nearest(name, types_of)}")
+        wanted = types_of[name]
+        if wanted is float and type(value) is int and abs(value) < 2**1023:
+            value = float(value)
+        if type(value) is not wanted:
+            kind_name = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
+            raise ConfigError(f"{source}: {section}.{name} must be {kind_name}, but is {value!r:.60}")
+        checked[name] = value
+    try:
+        return kind(**checked)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+
+
+def load(path: Path | None, overrides: typing.Sequence[str] = ()) -> RunConfig:
+    """The settings of a TOML file (None = defaults) with `section.key=value` words on top."""
+    sections: dict[str, Any] = {}
+    if path is not None:
+        try:
+            sections = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:  # TOMLDecodeError, and what int() says to 5,000 digits
+            raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+        from_dict(sections, str(path))  # so that an error names the file that has it
+    return override(sections, overrides, "command line")
+
+
+def override(sections: dict[str, Any], overrides: typing.Sequence[str], source: str) -> RunConfig:
+    """The settings of nested dictionaries with `section.key=value` words on top."""
+    sections = {name: dict(values) if isinstance(values, dict) else values for name, values in sections.items()}
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            raise ConfigError(f"{word!r}: write section.key=value, for example train.eta=0.3")
+        sections.setdefault(section, {})[name] = _parse_value(text.strip())
+    return from_dict(sections, source)
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; what is none is text, so that --set train.algo=sgd-max needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def describe(section: type) -> dict[str, tuple[Any, str]]:
+    """Name -> (default, help text) of a section's settings."""
+    return {item.name: (item.default, item.metadata["help"]) for item in dataclasses.fields(section)}

@@ -1,0 +1,172 @@
+"""Data from servers: downloaded, checked, unpacked as a whole or not at all.
+
+Knows addresses, archives and folders; what the files mean is the catalogue's business.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from xmlpreck.config import InputError
+from xmlpreck.data.fetch.archives import unpack
+from xmlpreck.data.fetch.transfer import FetchError, Unreachable, download, say
+from xmlpreck.files.atomic import scratch_folder, sync
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two fetches of one data set at a time are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["UNVERIFIED", "Archive", "FetchError", "Mirror", "Unreachable", "download_path", "fetch_mirror", "say"]
+
+DRIVE_ADDRESS = "https://drive.google.com/uc?export=download&id={drive}"
+UNVERIFIED = "unverified"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One file on a server (zip, tar, tar.gz, gz or plain) and what to take out of it.
+
+    `files` is our name -> a pattern of the name inside, matched from the right and in capitals or not; `optional`
+    the same for files that need not be there.
+    """
+
+    files: dict[str, str]
+    sha256: str
+    optional: dict[str, str] = field(default_factory=dict)
+    url: str = ""
+    drive: str = ""
+    resourcekey: str = ""
+
+    def __post_init__(self) -> None:
+        named = {**self.files, **self.optional}
+        for text in (self.url, self.drive, self.resourcekey, self.sha256, *named, *named.values()):
+            if type(text) is not str:
+                raise ValueError(f"{text!r:.40} must be a text in quotes")
+        if bool(self.url) == bool(self.drive):
+            raise ValueError("say either url or drive (an id of Google Drive)")
+        if self.sha256 != UNVERIFIED and (len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef")):
+            raise ValueError(f"sha256 must be 64 digits 0-9a-f or {UNVERIFIED!r}, but is {self.sha256!r}")
+        if not self.files or any(PurePosixPath(name).name != name or name in ("", "..") for name in named):
+            raise ValueError("files must be OUR NAME = 'NAME IN THE ARCHIVE', our names without folders")
+
+    @property
+    def address(self) -> str:
+        if self.url:
+            return self.url
+        key = f"&resourcekey={self.resourcekey}" if self.resourcekey else ""
+        return DRIVE_ADDRESS.format(drive=self.drive) + key
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """All files of a data set, from one place."""
+
+    note: str
+    archives: tuple[Archive, ...]
+
+
+def fetch_mirror(mirror: Mirror, target: Path, check: Callable[[Path], None] | None = None) -> None:
+    """Put the mirror's files into the folder `target`; `check` may refuse them before they get there.
+
+    Killed at any moment, it leaves beside `target` what the next call goes on with, and nothing half-done in it.
+    """
+    wanted = [target / name for archive in mirror.archives for name in archive.files]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target):
+            if all(path.is_file() for path in wanted):  # another process did it while we waited
+                return
+            downloads = [_obtain(archive, download_path(archive, target)) for archive in mirror.archives]
+            with scratch_folder(target) as work:
+                try:
+                    ready = work / "ready"
+                    ready.mkdir()
+                    for archive, path in zip(mirror.archives, downloads, strict=True):
+                        unpack(path, work / path.name)
+                        _take(archive, work / path.name, ready)
+                    if check is not None:
+                        check(ready)
+                    _install(ready, target)
+                except InputError as error:
+                    raise FetchError(f"{error}; {_set_aside(downloads)}") from error
+            for path in downloads:
+                path.unlink()
+    except OSError as error:
+        raise FetchError(f"{error.filename or target}: cannot be written: {error.strerror or error}") from error
+
+
+def download_path(archive: Archive, target: Path) -> Path:
+    """Where the whole archive stands until it is unpacked; one that a user puts there is taken as it is."""
+    return target.with_name(f"{target.name}-{hashlib.sha256(archive.address.encode()).hexdigest()[:8]}.download")
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """One process at a time; the system frees the lock of one that dies."""
+    with open(target.with_name(f".{target.name}.lock"), "wb") as stream:
+        if fcntl is not None:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"{target}: another process is fetching it: waiting")
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _set_aside(downloads: list[Path]) -> str:
+    for path in downloads:
+        path.replace(path.with_suffix(".bad"))
+    return "what came is kept as " + ", ".join(str(path.with_suffix(".bad")) for path in downloads)
+
+
+def _obtain(archive: Archive, path: Path) -> Path:
+    """The archive on disk, whole and with its checksum."""
+    if not path.exists():
+        download(archive.address, path)
+    with open(path, "rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if archive.sha256 == UNVERIFIED:
+        say(f"{archive.address}: unverified: no checksum is known; what came has sha256 {found}: pin it in the card")
+    elif found != archive.sha256:
+        kept = _set_aside([path])
+        raise FetchError(
+            f"{archive.address}: sha256 is {found}, but must be {archive.sha256}: changed or damaged; {kept}"
+        )
+    return path
+
+
+def _take(archive: Archive, unpacked: Path, ready: Path) -> None:
+    """Move the files that the card names, by our names, to `ready`."""
+    inside = sorted(path for path in unpacked.rglob("*") if path.is_file())
+    for name, pattern in {**archive.files, **archive.optional}.items():
+        found = [path for path in inside if _matches(path.relative_to(unpacked), pattern)]
+        if len(archive.files) == len(inside) == 1:
+            found = inside  # a file that was not in an archive has no name of its own
+        if not found and name in archive.optional:
+            continue
+        if len(found) != 1:
+            held = ", ".join(str(path.relative_to(unpacked)) for path in inside[:8])
+            raise FetchError(f"{archive.address}: {len(found)} files are called {pattern!r}, not one: it holds {held}")
+        os.replace(found[0], ready / name)
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    return PurePosixPath(path.as_posix().casefold()).match(pattern.casefold())
+
+
+def _install(ready: Path, target: Path) -> None:
+    for path in ready.iterdir():
+        with open(path, "rb") as stream:
+            os.fsync(stream.fileno())
+    sync(ready)
+    if not target.exists():
+        ready.rename(target)
+        sync(target.parent)
+        return
+    for path in ready.iterdir():
+        os.replace(path, target / path.name)
+    sync(target)

@@ -1,0 +1,55 @@
+"""Data sets and predictions on disk, to and from CSR; every write is atomic."""
+
+from xmlpreck.data.dataset import Dataset, Documents, Sizes, TopK, build_csr
+from xmlpreck.data.formats.companions import drop_filtered, find_filter, read_filter, read_inverse_propensities
+from xmlpreck.data.formats.npz import read_npz_pair, write_npz_pair
+from xmlpreck.data.formats.prediction_output import prediction_kind, write_prediction_blocks, write_predictions
+from xmlpreck.data.formats.predictions import Predictions, open_predictions, read_predictions
+from xmlpreck.data.formats.recognition import DOCUMENT_FORMATS, FORMATS, NUMERIC_FORMATS, recognise
+from xmlpreck.data.formats.repository import read_repository_text, write_repository_text
+from xmlpreck.data.formats.splits import (
+    document_chunks,
+    has_split,
+    read_chunks,
+    read_documents,
+    read_split,
+    sizes,
+    write_split,
+)
+from xmlpreck.files import FormatError
+from xmlpreck.files.atomic import atomic_path
+
+__all__ = [
+    "DOCUMENT_FORMATS",
+    "FORMATS",
+    "NUMERIC_FORMATS",
+    "Dataset",
+    "Documents",
+    "FormatError",
+    "Predictions",
+    "Sizes",
+    "TopK",
+    "atomic_path",
+    "build_csr",
+    "document_chunks",
+    "drop_filtered",
+    "find_filter",
+    "has_split",
+    "open_predictions",
+    "prediction_kind",
+    "read_chunks",
+    "read_documents",
+    "read_filter",
+    "read_inverse_propensities",
+    "read_npz_pair",
+    "read_predictions",
+    "read_repository_text",
+    "read_split",
+    "recognise",
+    "sizes",
+    "write_npz_pair",
+    "write_prediction_blocks",
+    "write_predictions",
+    "write_repository_text",
+    "write_split",
+]

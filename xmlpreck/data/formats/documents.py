@@ -1,0 +1,228 @@
+"""Raw texts with label names: JSON lines and fastText lines."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from xmlpreck.data.dataset import MAX_ID, Documents
+from xmlpreck.files import AnyPath, FormatError
+from xmlpreck.files.contents import numbered_lines, write_lines
+
+_LABEL = re.compile(r"[ \t]*__label__([^ \t]+)")
+_LATE_LABEL = re.compile(r"(?:^|[ \t])(__label__[^ \t]*)")
+# What fastText takes for blank: a label that held one would come back as two.
+_BLANK = re.compile(r"[\s\0]")
+
+Document = tuple[str, list[str]]
+LineParser = Callable[[str], Document | None]
+
+# Where a text and its labels stand: the first of these that an object has.
+TEXT_FIELDS = (("text",), ("title", "content"))
+LABEL_FIELDS = ("labels", "target_ind")
+MOST_FIELDS = 100  # that are remembered: objects may have a million names
+
+
+class Fields:
+    """The fields, or columns, that readers have met: those that were read and those that were not, each once."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, None] = {}  # in the order of the file
+        self.unread: dict[str, None] = {}
+
+    def add(self, names: Iterable[str], wanted: Sequence[str]) -> None:
+        """The names of one object, or of a table's columns."""
+        for name in names:
+            if name in wanted:
+                self.read[name] = None
+            elif len(self.unread) < MOST_FIELDS:
+                self.unread[name] = None
+
+
+def parse_object(line: str) -> dict[str, Any]:
+    """One line as a JSON object; a ValueError says what else it is."""
+    try:
+        fields = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {str(error).partition(chr(10))[0]}") from None
+    except ValueError:  # int() reads at most 4,300 digits
+        raise ValueError("holds a whole number of thousands of digits: write it as text, or shorter") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"holds {line[:40]!r}: each line must be a JSON object in braces")
+    # Half of a surrogate pair is a character to JSON, but no file can hold it.
+    if "\\u" in line and any(0xD800 <= ord(letter) <= 0xDFFF for letter in json.dumps(fields, ensure_ascii=False)):
+        raise ValueError("holds half of a surrogate pair (\\ud800 to \\udfff): no text can hold it")
+    return fields
+
+
+def _text_field(fields: dict[str, Any], name: str) -> str:
+    text = fields.get(name, "")
+    if not isinstance(text, str):
+        raise ValueError(f"{name!r} is {json.dumps(text)[:40]}: it must be a string")
+    return text
+
+
+def _list_field(fields: dict[str, Any], name: str) -> list[Any]:
+    entries = fields.get(name, [])
+    if not isinstance(entries, list):
+        raise ValueError(f"{name!r} is {json.dumps(entries)[:40]}: it must be a list")
+    return entries
+
+
+def _label_name(label: Any) -> str:
+    if isinstance(label, int) and not isinstance(label, bool):
+        return str(label)
+    if not isinstance(label, str) or not label:
+        raise ValueError(f"label {json.dumps(label)[:40]} is no name: labels are strings or whole numbers")
+    return label
+
+
+def _indexed_name(label: Any, titles: list[str] | None) -> str:
+    n_labels = MAX_ID if titles is None else len(titles)
+    if not isinstance(label, int) or isinstance(label, bool):
+        raise ValueError(f"target_ind holds {json.dumps(label)[:40]}: ids are whole numbers from 0")
+    if not 0 <= label < n_labels:
+        raise ValueError(f"target_ind holds {label!r:.40}, which is out of range: there are {n_labels} labels")
+    return str(label) if titles is None else titles[label]
+
+
+def shown_fields(names: Iterable[str]) -> str:
+    """Names of fields for a message: the first of them, in quotes."""
+    return ", ".join(repr(name)[:40] for name in list(names)[:8]) or "nothing"
+
+
+def _json_parser(titles: list[str] | None, met: Fields) -> LineParser:
+    def parse(line: str) -> Document | None:
+        if not line.strip():
+            return None
+        fields = parse_object(line)
+        text_fields = next((names for names in TEXT_FIELDS if any(name in fields for name in names)), None)
+        if text_fields is None:
+            raise ValueError(
+                f"has the fields {shown_fields(fields)}: it needs text and labels, or title, content and target_ind"
+            )
+        # Files of the repository have no labels, and others no target_ind: the usual companion comes first.
+        label_fields = LABEL_FIELDS if text_fields == ("text",) else LABEL_FIELDS[::-1]
+        label_field = next((name for name in label_fields if name in fields), label_fields[0])
+        text = " ".join(part for name in text_fields if (part := _text_field(fields, name)))
+        entries = _list_field(fields, label_field)
+        labels = [_label_name(label) if label_field == "labels" else _indexed_name(label, titles) for label in entries]
+        met.add(fields, (*text_fields, label_field))
+        return text, labels
+
+    return parse
+
+
+def _parse_fasttext(line: str) -> Document:
+    labels, at = [], 0
+    while match := _LABEL.match(line, at):
+        labels.append(match[1])
+        at = match.end()
+    # One blank belongs to the format, so that a text may begin with blanks of its own.
+    text = line[at + 1 :] if line[at : at + 1] in (" ", "\t") else line[at:]
+    if late := _LATE_LABEL.search(text):
+        raise ValueError(f"{late[1][:40]!r} stands amid the text: put the labels before it")
+    return text, labels
+
+
+def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterator[Documents]:
+    texts: list[str] = []
+    labels: list[list[str]] = []
+    n_chunks = 0
+    for number, line in numbered_lines(path):
+        try:
+            document = parse(line)
+            if document is None:
+                continue
+            if len(set(document[1])) < len(document[1]):
+                name = next(name for name, count in Counter(document[1]).items() if count > 1)
+                raise ValueError(f"label {name[:40]!r} stands twice: remove one")
+        except ValueError as error:
+            raise FormatError(f"{path}:{number}: {error}") from None
+        texts.append(document[0])
+        labels.append(document[1])
+        if len(texts) == rows_per_chunk:
+            yield Documents(texts, labels)
+            texts, labels, n_chunks = [], [], n_chunks + 1
+    if texts or not n_chunks:
+        yield Documents(texts, labels)
+
+
+def read_titles(path: AnyPath) -> list[str]:
+    """The names of the labels in the order of `lbl.json`; those that share a title get their number behind it."""
+    titles = []
+    for number, line in numbered_lines(path):
+        if line.strip():
+            try:
+                titles.append(_text_field(parse_object(line), "title"))
+            except ValueError as error:
+                raise FormatError(f"{path}:{number}: {error}") from None
+    seen = Counter(titles)
+    names = [f"{title} #{i}".lstrip() if seen[title] > 1 or not title else title for i, title in enumerate(titles)]
+    if len(set(names)) < len(names):
+        name = next(name for name, count in Counter(names).items() if count > 1)
+        raise FormatError(f"{path}: two labels are called {name[:40]!r}: rename one")
+    return names
+
+
+def titles_beside(path: AnyPath) -> list[str] | None:
+    """The titles in `lbl.json` or `lbl.json.gz` of the file's folder, if it is there."""
+    folder = Path(path).parent
+    found = next((folder / name for name in ("lbl.json", "lbl.json.gz") if (folder / name).is_file()), None)
+    return None if found is None else read_titles(found)
+
+
+def read_jsonl(path: AnyPath, rows_per_chunk: int, met: Fields | None = None) -> Iterator[Documents]:
+    """Objects with `text`, or `title` and `content`, and with `labels` or `target_ind`; blank lines are skipped.
+
+    `met` learns which fields there are.
+    """
+    return _read_lines(path, _json_parser(titles_beside(path), met or Fields()), rows_per_chunk)
+
+
+def read_fasttext(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
+    """Lines `__label__a __label__b some text`; one without labels may begin with a space."""
+    return _read_lines(path, _parse_fasttext, rows_per_chunk)
+
+
+def _format_fasttext(text: str, labels: list[str]) -> str:
+    for label in labels:
+        if not label or _BLANK.search(label):
+            raise ValueError(f"label {label[:40]!r} is empty or holds a blank, which fastText cannot: write jsonl")
+    if "\n" in text or "\r" in text:
+        raise ValueError("the text holds a line break, which fastText cannot: write jsonl")
+    line = " ".join(f"__label__{label}" for label in labels) + " " + text
+    if _parse_fasttext(line) != (text, labels):
+        raise ValueError("the text holds __label__: write jsonl")
+    return line
+
+
+def _format_json(text: str, labels: list[str]) -> str:
+    return json.dumps({"text": text, "labels": labels}, ensure_ascii=False)
+
+
+def _format_all(path: AnyPath, chunks: Iterable[Documents], line_of: Callable[[str, list[str]], str]) -> Iterator[str]:
+    row = 0
+    for chunk in chunks:
+        for text, labels in zip(chunk.texts, chunk.labels, strict=True):
+            try:
+                line = line_of(text, labels)
+                line.encode()
+            except UnicodeEncodeError:
+                raise FormatError(f"{path}: row {row}: holds half of a surrogate pair: no file can hold it") from None
+            except ValueError as error:
+                raise FormatError(f"{path}: row {row}: {error}") from None
+            yield line
+            row += 1
+
+
+def write_jsonl(path: AnyPath, chunks: Iterable[Documents]) -> None:
+    """Write `{"text": ..., "labels": [...]}` lines."""
+    write_lines(path, _format_all(path, chunks, _format_json))
+
+
+def write_fasttext(path: AnyPath, chunks: Iterable[Documents]) -> None:
+    """Write what `read_fasttext` reads; what a line cannot hold is refused."""
+    write_lines(path, _format_all(path, chunks, _format_fasttext))

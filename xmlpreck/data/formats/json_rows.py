@@ -1,0 +1,212 @@
+"""Rows as JSON lines, as they come from a pipe: texts, or features by id or name with their values."""
+
+import math
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from xmlpreck.config import parse_whole
+from xmlpreck.data.dataset import build_csr, check_matrix
+from xmlpreck.data.formats.documents import parse_object
+from xmlpreck.files import FormatError
+
+MAX_LINES = 1024  # of a batch
+MAX_LINE_BYTES = 100_000_000
+_CHUNK_BYTES, _CHUNKS_AHEAD, _BATCH_BYTES = 1 << 20, 8, 1 << 23
+_BOM = b"\xef\xbb\xbf"
+
+
+class LongLine(NamedTuple):
+    """In place of a line that was too long to be kept."""
+
+    max_bytes: int
+
+
+Line = bytes | LongLine
+
+
+class JsonRow(NamedTuple):
+    """One line that can be answered: what it is called (its `id`, else its number from 0), and its text or features."""
+
+    id: Any
+    text: str | None
+    features: csr_array | None
+
+
+class BadLine(NamedTuple):
+    """A line that has no prediction: its number from 1, the reason, and its `id` if one could be read."""
+
+    line: int
+    error: str
+    id: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        about = {"error": self.error, "line": self.line}
+        return about if self.id is None else about | {"id": self.id}
+
+
+class _Lines:
+    """Cut bytes into lines; of a line that grows too long nothing is kept."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.line = bytearray()
+        self.is_long = False
+
+    def add(self, chunk: bytes) -> list[Line]:
+        *ends, rest = chunk.split(b"\n")
+        lines: list[Line] = []
+        for piece in ends:
+            self._append(piece)
+            lines.append(self.take())
+        self._append(rest)
+        return lines
+
+    def _append(self, piece: bytes) -> None:
+        self.is_long = self.is_long or len(self.line) + len(piece) > self.max_bytes
+        if self.is_long:
+            self.line.clear()
+        else:
+            self.line += piece
+
+    def take(self) -> Line:
+        line: Line = LongLine(self.max_bytes) if self.is_long else bytes(self.line)
+        self.line.clear()
+        self.is_long = False
+        return line
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.line and not self.is_long
+
+
+def arriving_lines(
+    descriptor: int, max_line_bytes: int = MAX_LINE_BYTES, max_lines: int = MAX_LINES
+) -> Iterator[list[Line]]:
+    """Yield the lines of a file descriptor that have come, as soon as there is one.
+
+    A pipe is answered line by line, a file in batches. A thread reads ahead, by os.read: one that is left within a
+    buffered stream, as it waits for input, can abort Python at its exit.
+    """
+    chunks: queue.Queue[bytes | OSError] = queue.Queue(_CHUNKS_AHEAD)
+
+    def read() -> None:
+        try:
+            while chunk := os.read(descriptor, _CHUNK_BYTES):
+                chunks.put(chunk)
+            chunks.put(b"")
+        except OSError as error:
+            chunks.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    cutter = _Lines(max_line_bytes)
+    has_ended = False
+    while not has_ended:
+        lines: list[Line] = []
+        n_bytes = 0
+        chunk = chunks.get()
+        while isinstance(chunk, bytes) and chunk:
+            lines += cutter.add(chunk)
+            n_bytes += len(chunk)
+            if len(lines) >= max_lines or n_bytes >= _BATCH_BYTES or chunks.empty():
+                break
+            chunk = chunks.get()
+        has_ended = isinstance(chunk, OSError) or not chunk
+        if has_ended and not cutter.is_empty:
+            lines.append(cutter.take())
+        for start in range(0, len(lines), max_lines):
+            yield lines[start : start + max_lines]
+    if isinstance(chunk, OSError):
+        raise FormatError(f"stdin: cannot be read: {chunk.strerror}")
+
+
+class RowParser:
+    """Read JSON lines for one model: its features by id or name, and texts if it takes them."""
+
+    def __init__(self, n_features: int, feature_names: list[str] | None, takes_text: bool) -> None:
+        self.n_features = n_features
+        self.column_of = {name: column for column, name in enumerate(feature_names or [])}
+        self.takes_text = takes_text
+
+    def parse(self, line: Line, number: int) -> JsonRow | BadLine:
+        """`{"text": ...}`, `{"features": {"id or name": value}}` or `{"features": [...], "values": [...]}`; an `id`."""
+        name = None
+        try:
+            fields = parse_object(_decode(line, number))
+            name = _name_of(fields)
+            called = number - 1 if name is None else name
+            if isinstance(fields.get("text"), str):
+                if not self.takes_text:
+                    raise ValueError("the model was trained on numbers, not on texts: give it rows of numbers")
+                return JsonRow(called, fields["text"], None)
+            return JsonRow(called, None, self._features(fields))
+        except (ValueError, RecursionError) as error:
+            return BadLine(number, str(error), name)
+
+    def _features(self, fields: dict[str, Any]) -> csr_array:
+        """The features as one row; a name that the model does not know is left out, as an unknown word would be."""
+        given, values = fields.get("features"), fields.get("values")
+        features = given
+        if isinstance(given, dict):
+            features, values = list(given), list(given.values())
+        elif isinstance(features, list) and values is None:
+            values = [1.0] * len(features)
+        if not isinstance(features, list) or not isinstance(values, list) or len(features) != len(values):
+            raise ValueError("needs a text, or features with as many values: see docs/prediction.md")
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            raise ValueError("values must be numbers")
+        columns = [self._column(feature) for feature in features]
+        known = [(column, value) for column, value in zip(columns, values, strict=True) if column is not None]
+        ids = np.array([column for column, _ in known], np.int32)
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes inf, and is refused
+            data = np.array([_as_float(value) for _, value in known], np.float64).astype(np.float32)
+        try:
+            return check_matrix(build_csr(data, ids, np.array([0, len(ids)]), (1, self.n_features)), "row", "feature")
+        except FormatError as error:
+            raise ValueError(str(error).removeprefix("row: row 0: ")) from None
+
+    def _column(self, feature: Any) -> int | None:
+        """The column of a feature by name or id; None for a name that is not known."""
+        column = feature
+        if isinstance(feature, str):
+            if feature in self.column_of:
+                return self.column_of[feature]
+            if not feature.isdecimal() and self.column_of:
+                return None
+            column = parse_whole(feature)
+        if not isinstance(column, int) or isinstance(column, bool) or not 0 <= column < self.n_features:
+            raise ValueError(f"feature {feature!r:.40} is out of range: there are {self.n_features} features")
+        return column
+
+
+def _decode(line: Line, number: int) -> str:
+    if isinstance(line, LongLine):
+        raise ValueError(f"is longer than {line.max_bytes:,} bytes: put the rows into a file, or fewer into a line")
+    line = (line.removeprefix(_BOM) if number == 1 else line).rstrip()
+    if not line:
+        raise ValueError("is empty: each line must be a JSON object in braces")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} of the line is not UTF-8: send UTF-8") from None
+
+
+def _name_of(fields: dict[str, Any]) -> str | float | None:
+    """The row's `id`, None if it has none: what comes back with the answer must be JSON, so NaN is refused."""
+    name = fields.get("id")
+    is_number = isinstance(name, int) or (isinstance(name, float) and math.isfinite(name))
+    if name is not None and not isinstance(name, str) and not is_number:
+        raise ValueError("id must be a string or a number")
+    return name
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return float("inf")

@@ -1,0 +1,134 @@
+"""Predictions to disk: Parquet and JSON lines with names, CSR `.npz`, and the sparse text that evaluators read."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.sparse import csr_array
+
+from xmlpreck.data.dataset import TopK, build_csr, check_matrix, stack_rows
+from xmlpreck.data.formats.json_rows import BadLine
+from xmlpreck.data.formats.npz import save_csr
+from xmlpreck.data.formats.repository import format_rows
+from xmlpreck.files import AnyPath, FormatError
+from xmlpreck.files.atomic import atomic_path
+from xmlpreck.files.contents import Spool, write_lines
+
+
+def prediction_kind(path: AnyPath) -> str:
+    """The suffix of a kind that is written; any other is an error."""
+    suffix = Path(path).suffix
+    if suffix not in _WRITERS:
+        known = f"predictions are {', '.join(_WRITERS)}; .npy and .txt.gz are for reading only"
+        raise FormatError(f"{path}: unknown kind {suffix!r}: {known}")
+    return suffix
+
+
+def write_predictions(path: AnyPath, topk: TopK, n_labels: int, label_names: list[str] | None = None) -> None:
+    """Write predictions as the suffix says: `.npz`, `.txt`, or with names `.parquet` and `.jsonl`."""
+    write_prediction_blocks(path, [topk], n_labels, label_names)
+
+
+def write_prediction_blocks(
+    path: AnyPath, blocks: Iterable[TopK], n_labels: int, label_names: list[str] | None = None
+) -> int:
+    """The same for rows that come block by block; memory holds one, but for `.npz`, which is one compressed matrix.
+
+    Returns the number of rows.
+    """
+    n_rows = 0
+
+    def parts() -> Parts:
+        nonlocal n_rows
+        for block in blocks:
+            n_rows += len(block.labels)
+            yield block, _as_matrix(path, block, n_labels)
+
+    _WRITERS[prediction_kind(path)](path, parts(), n_labels, label_names)
+    return n_rows
+
+
+Parts = Iterator[tuple[TopK, csr_array]]
+
+
+def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
+    """Scores of labels as checked CSR."""
+    chosen = topk.labels >= 0
+    if (outside := topk.labels >= n_labels).any():
+        row, place = np.argwhere(outside)[0]
+        label = topk.labels[row, place]
+        raise FormatError(f"{path}: row {row}: label {label} is out of range: there are {n_labels} labels")
+    offsets = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))])
+    matrix = build_csr(topk.scores[chosen], topk.labels[chosen], offsets, (len(chosen), n_labels))
+    return check_matrix(matrix, path, "label")
+
+
+def _write_npz(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
+    save_csr(path, stack_rows([matrix for _, matrix in parts] or [csr_array((0, n_labels), dtype=np.float32)]))
+
+
+def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
+    with Spool(path) as spool:
+        for matrix in (matrix for _, matrix in parts):
+            # The repository's Matlab evaluator marks a chosen label by the score 0, and sparse files drop zeros:
+            # scores must be positive. Scores that differ by less than nine digits around 1 become ties.
+            score = matrix.data.astype(np.float64)
+            matrix.data = np.where(score >= 0, 1 + score, 1 / (1 + np.abs(score)))
+            spool.add(format_rows(matrix))
+        spool.finish(f"{spool.n_lines} {n_labels}")
+
+
+def json_lines(topk: TopK, label_names: list[str] | None, ids: Iterable[Any]) -> Iterator[str]:
+    """An object a row: what it is called, its labels by falling score, and their names; of a bad line its error."""
+    for row, labels, scores in zip(ids, topk.labels.tolist(), topk.scores.astype(float).tolist(), strict=True):
+        if isinstance(row, BadLine):
+            yield json.dumps(row.to_dict(), ensure_ascii=False)
+            continue
+        chosen = [label for label in labels if label >= 0]
+        names = {} if label_names is None else {"names": [label_names[label] for label in chosen]}
+        # The shortest digits that bring the float32 back.
+        shown = [float(f"{score:.9g}") for score, label in zip(scores, labels, strict=True) if label >= 0]
+        yield json.dumps({"row": row, "labels": chosen, **names, "scores": shown}, ensure_ascii=False)
+
+
+def _write_json(path: AnyPath, parts: Parts, _: int, label_names: list[str] | None) -> None:
+    def lines() -> Iterator[str]:
+        start = 0
+        for topk, _ in parts:
+            yield from json_lines(topk, label_names, range(start, start + len(topk.labels)))
+            start += len(topk.labels)
+
+    write_lines(path, lines())
+
+
+def _write_parquet(path: AnyPath, parts: Parts, n_labels: int, label_names: list[str] | None) -> None:
+    kinds = {"row": pa.int64(), "labels": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
+    if label_names is not None:
+        kinds["names"] = pa.list_(pa.string())
+    schema = pa.schema(kinds, {"n_labels": str(n_labels)})
+    names = pa.array(label_names or [], pa.string())
+    start = 0
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+        for topk, matrix in parts:
+            chosen = topk.labels >= 0
+            labels = pa.array(topk.labels[chosen], pa.int32())
+            flat = [labels, pa.array(topk.scores[chosen], pa.float32())]
+            if label_names is not None:
+                flat.append(names.take(labels))
+            offsets = pa.array(matrix.indptr, pa.int32())
+            rows = pa.array(np.arange(start, start + matrix.shape[0], dtype=np.int64))
+            lists = [pa.ListArray.from_arrays(offsets, column) for column in flat]
+            writer.write_table(pa.table([rows, *lists], schema=schema))
+            start += matrix.shape[0]
+
+
+_WRITERS: dict[str, Callable[[AnyPath, Parts, int, list[str] | None], None]] = {
+    ".parquet": _write_parquet,
+    ".npz": _write_npz,
+    ".txt": _write_text,
+    ".jsonl": _write_json,
+}

@@ -1,0 +1,189 @@
+"""Which format a file or folder has: told by what stands in it, never by its name alone."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from xmlpreck.data.formats import columns
+from xmlpreck.files import AnyPath, FormatError
+from xmlpreck.files.contents import HEAD_BYTES, read_head
+
+NUMERIC_FORMATS = ("repository", "pair", "libsvm", "npz", "split")
+DOCUMENT_FORMATS = ("jsonl", "fasttext")
+FORMATS = NUMERIC_FORMATS + DOCUMENT_FORMATS
+
+SPLITS = ("train", "test")
+_SHORT = {"train": "trn", "test": "tst"}
+# Names of files that may hold a split, most wanted first; all but the .npz may end in .gz too.
+_TEXT_NAMES = (
+    "{long}.txt",
+    "{short}_X_Xf.txt",
+    "{long}.svm",
+    "{long}.libsvm",
+    "{short}.json",
+    "{long}.json",
+    "{long}.jsonl",
+    "{long}.ft",
+    "{long}.fasttext",
+)
+_NPZ_NAMES = ("X_{long}.npz", "X.{short}.npz")
+
+_INTEGERS = re.compile(rb"[ \t]*\d+(?:[ \t]+\d+)*[ \t\r]*")
+_PAIRS = rb"(?:[ \t]+\d+:[-+.\deE]+)*[ \t\r]*"
+_LIBSVM_LINE = re.compile(rb"(?:\d+(?:,\d+)*)?" + _PAIRS + rb"|\d+:[-+.\deE]+" + _PAIRS)
+_FOREIGN = {b"PAR1": "Parquet", b"\x89HDF": "HDF5", b"%PDF": "PDF", b"\x1f\x8b": "gzip within gzip"}
+
+
+class Source(NamedTuple):
+    """A split on disk: its format, the file it stands in, and the folder or file that was asked for."""
+
+    format: str
+    path: Path
+    asked: Path
+
+
+def check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise FormatError(f"split {split!r} is not known: say train or test")
+
+
+def check_format(format: str) -> None:
+    if format not in FORMATS:
+        raise FormatError(f"format {format!r} is not known: say one of {', '.join(FORMATS)}")
+
+
+def partner(path: Path) -> Path:
+    """The file of labels of a file of rows: `Y_train.npz` for `X_train.npz`, `trn_X_Y.txt` for `trn_X_Xf.txt`."""
+    if path.suffix == ".npz" and path.name.startswith("X"):
+        return path.with_name("Y" + path.name[1:])
+    if "X_Xf" in path.name:
+        beside = path.with_name(path.name.replace("X_Xf", "X_Y"))
+        packed = beside.with_name(beside.name.removesuffix(".gz") if beside.suffix == ".gz" else f"{beside.name}.gz")
+        return packed if packed.is_file() and not beside.is_file() else beside
+    wanted = (
+        "X....npz and that of labels Y....npz"
+        if path.suffix == ".npz"
+        else "..._X_Xf.txt and that of labels ..._X_Y.txt"
+    )
+    raise FormatError(f"{path}: name the file of rows {wanted}")
+
+
+def _names(split: str) -> tuple[str, ...]:
+    words = {"long": split, "short": _SHORT[split]}
+    names = (*(f"{name}{end}" for name in _TEXT_NAMES for end in ("", ".gz")), *_NPZ_NAMES)
+    return tuple(name.format(**words) for name in names)
+
+
+def _format_of_lines(lines: list[bytes]) -> str | None:
+    filled = [line for line in lines if line.strip()]
+    if not filled:
+        return None
+    if any(line.lstrip().startswith(b"__label__") for line in filled):
+        return "fasttext"
+    if _INTEGERS.fullmatch(lines[0]) and len(lines[0].split()) in (2, 3):
+        return "repository" if len(lines[0].split()) == 3 else "pair"
+    has_features = any(b":" in line for line in lines)
+    return "libsvm" if has_features and all(_LIBSVM_LINE.fullmatch(line) for line in lines) else None
+
+
+def recognise_file(path: Path) -> str:
+    """The format of one file, from its first bytes and, for rows with row numbers, from what stands beside it."""
+    head = read_head(path)
+    lines = head.removesuffix(b"\n").split(b"\n")
+    if len(head) == HEAD_BYTES:  # the cut may go through the last line, or through a word of the only one
+        lines = lines[:-1] or [head.rpartition(b" ")[0]]
+    shown = repr(lines[0][:60].decode("utf-8", "replace"))
+    if head.startswith(b"PK\x03\x04"):
+        return "npz"
+    foreign = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), None)
+    if not head or foreign:
+        shown = foreign or "nothing: the file is empty"
+    elif head.lstrip()[:1] == b"{":
+        return "jsonl"
+    elif found := _format_of_lines(lines[:100]):
+        if found == "repository" and any(columns.find_columns(path, split) for split in SPLITS):
+            # Row numbers beside rows that are split already belong to other rows.
+            return "split" if "data" in path.name.lower() else found
+        return found
+    raise FormatError(f"{path}: unknown format: it begins with {shown}: format= can force one of {', '.join(FORMATS)}")
+
+
+def list_files(folder: Path, split: str) -> list[Path]:
+    """The files of a folder that may hold the split, going by their names."""
+    if exact := [folder / name for name in _names(split) if (folder / name).is_file()]:
+        return exact
+    # The repository's archives have eurlex_train.txt; filter_labels_train.txt is about labels and no data.
+    named = sorted(file for name in _names(split)[:2] for file in folder.glob(f"*_{name}") if file.is_file())
+    return [file for file in named if not file.name.startswith("filter_labels")]
+
+
+def _find_in_folder(folder: Path, split: str, format: str | None, kinds: tuple[str, ...]) -> Source | None:
+    files = list_files(folder, split)
+    data = columns.find_data(folder, split) if format in (None, "split") else None
+    if format is not None:
+        files = [data] if data else files
+        return _first_that_may_be(folder, files, format)
+    found = [Source(recognise_file(file), file, folder) for file in files]
+    found += [Source("split", data, folder)] if data else []
+    fitting = [source for source in found if source.format in kinds] or found
+    if len({source.format for source in fitting}) > 1:
+        shown = ", ".join(f"{source.path.name} ({source.format})" for source in fitting)
+        raise FormatError(f"{folder}: the {split} data may be any of {shown}: format= can force one")
+    return fitting[0] if fitting else None
+
+
+def _first_that_may_be(folder: Path, files: list[Path], format: str) -> Source | None:
+    """Of several files the one that has the forced format by its content, else by being alone."""
+    if format == "npz":
+        files = [file for file in files if file.suffix == ".npz"]
+    elif format == "pair":
+        files = [file for file in files if "X_Xf" in file.name]
+    sources = [Source(format, file, folder) for file in files]
+    if len(sources) < 2:
+        return sources[0] if sources else None
+    return next((source for source in sources if _seems(source)), None)
+
+
+def _seems(source: Source) -> bool:
+    try:
+        return recognise_file(source.path) == source.format
+    except FormatError:
+        return False
+
+
+def find_source(
+    path: AnyPath, split: str, format: str | None = None, kinds: tuple[str, ...] = FORMATS
+) -> Source | None:
+    """Where one split of a folder stands, or the file as it is; None when there is nothing.
+
+    Of a folder that holds features as well as texts, `kinds` says which are wanted.
+    """
+    check_split(split)
+    if format is not None:
+        check_format(format)
+    place = Path(path)
+    if place.is_dir():
+        return _find_in_folder(place, split, format, kinds)
+    return Source(format or recognise_file(place), place, place) if place.is_file() else None
+
+
+def require_source(path: AnyPath, split: str, format: str | None, kinds: tuple[str, ...]) -> Source:
+    """`find_source`, with an error that says what was looked for, or that it is of the other kind."""
+    source = find_source(path, split, format, kinds)
+    if source is None:
+        looked_for = f"no {split} data here: looked for {', '.join(_names(split))}, *data.txt with *Split.txt"
+        forced = f" as {format}" if format else ""
+        raise FormatError(f"{path}: {looked_for + forced if Path(path).is_dir() else 'no such file or folder'}")
+    if source.format not in kinds:
+        is_text = source.format in DOCUMENT_FORMATS
+        holds, wanted = ("texts", "features") if is_text else ("features", "texts")
+        instead = "read_documents or document_chunks" if is_text else "read_split or read_chunks"
+        raise FormatError(f"{source.path}: holds {holds} ({source.format}), not {wanted}: use {instead}")
+    return source
+
+
+def recognise(path: AnyPath) -> str:
+    """The format of a file or of the splits in a folder; what is unknown or ambiguous is refused."""
+    place = Path(path)
+    source = find_source(place, "train") or find_source(place, "test")
+    return (source or require_source(place, "train", None, FORMATS)).format

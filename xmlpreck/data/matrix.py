@@ -1,0 +1,114 @@
+"""Any matrix of a caller as rows that the kernels may trust: the gate of every public call."""
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from xmlpreck.config import InputError
+from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr, offsets_rise
+
+
+def as_rows(matrix: Any, n_columns: int | None = None, noun: str = "feature") -> csr_array:
+    """Return a matrix as float32 CSR whose ids rise within every row and are in range, and whose values are finite.
+
+    Takes any scipy matrix, numpy array or nested list; values of repeated ids are summed, as scipy does. What is sound
+    already comes back without a copy of its entries. `n_columns` is the width that the caller needs.
+    """
+    if not issparse(matrix):
+        matrix = _dense(matrix, noun)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise InputError(f"rows of {noun}s must be a matrix of numbers, but have {_shown(matrix)}")
+    if n_columns is not None and matrix.shape[1] != n_columns:
+        raise InputError(f"rows have {matrix.shape[1]} {noun}s, but {n_columns} are needed")
+    if matrix.shape[1] > MAX_ID:
+        raise InputError(f"rows have {matrix.shape[1]} {noun}s: there may be at most {MAX_ID}")
+    if matrix.format not in ("csr", "csc"):
+        matrix = matrix.tocoo()  # by numpy, which checks its indices
+    check_structure(matrix, noun)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+        rows = csr_array(matrix, dtype=np.float32)
+    # A new object: scipy keeps what it once found out about the order of ids, even when these were changed since.
+    n_entries = int(rows.indptr[-1])
+    rows = build_csr(rows.data[:n_entries], rows.indices[:n_entries], rows.indptr, rows.shape)
+    if not _ids_rise(rows):
+        rows = rows.copy()
+        rows.sum_duplicates()
+    if not np.isfinite(rows.data).all():
+        entry = int(np.flatnonzero(~np.isfinite(rows.data))[0])
+        row = int(np.searchsorted(rows.indptr, entry, side="right")) - 1
+        raise InputError(
+            f"row {row} has a value that is not a finite number: {rows.data[entry]} for {noun} {rows.indices[entry]}"
+        )
+    return rows
+
+
+def as_label_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
+    """Return a matrix of labels as CSR of ones; a label is relevant where its value is not 0."""
+    labels = as_rows(matrix, n_labels, "label")
+    if (labels.data == 1).all():
+        return labels
+    labels = labels.copy()
+    labels.eliminate_zeros()
+    labels.data[:] = 1.0
+    return labels
+
+
+def as_dataset(data: Dataset) -> Dataset:
+    """Return a Dataset that keeps its promises, whoever made it."""
+    rows, labels = as_rows(data.rows), as_label_rows(data.labels)
+    if rows.shape[0] != labels.shape[0]:
+        raise InputError(f"there are {rows.shape[0]} rows, but labels of {labels.shape[0]}")
+    for names, matrix, noun in ((data.label_names, labels, "label"), (data.feature_names, rows, "feature")):
+        if names is not None and len(names) != matrix.shape[1]:
+            raise InputError(f"there are {len(names)} {noun} names, but {matrix.shape[1]} {noun}s")
+    return data._replace(rows=rows, labels=labels)
+
+
+def check_structure(matrix: Any, noun: str = "feature") -> None:
+    """Refuse a scipy matrix whose arrays do not fit together: compiled code would follow them into foreign memory.
+
+    CSR, CSC and COO are looked at, the kinds that people make from arrays of their own.
+    """
+    if matrix.format == "coo":
+        for ids, size, what in zip(matrix.coords, matrix.shape, ("row", noun), strict=True):
+            _check_ids(ids, size, what)
+        return
+    if matrix.format not in ("csr", "csc"):
+        return
+    offsets, ids = matrix.indptr, matrix.indices
+    n_major, n_minor = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+    n_entries = min(len(ids), len(matrix.data))
+    fits = len(offsets) == n_major + 1 and offsets[-1] <= n_entries
+    if not (fits and offsets_rise(offsets, int(offsets[-1]))):
+        raise InputError(f"the offsets (indptr) of the rows of {noun}s do not rise from 0 to the number of entries")
+    _check_ids(ids, n_minor, noun if matrix.format == "csr" else "row")
+
+
+def _dense(matrix: Any, noun: str) -> csr_array:
+    try:
+        array = np.asarray(matrix)
+    except ValueError as error:  # lists of unequal lengths
+        raise InputError(f"rows of {noun}s must be a matrix of numbers: {error}") from None
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise InputError(f"rows of {noun}s must be a matrix of numbers, but have {_shown(array)}")
+    with np.errstate(over="ignore"):
+        return csr_array(array.astype(np.float32, copy=False))
+
+
+def _shown(matrix: Any) -> str:
+    return f"shape {tuple(matrix.shape)} and type {matrix.dtype}"
+
+
+def _check_ids(ids: np.ndarray, size: int, noun: str) -> None:
+    if len(ids) and (ids.min() < 0 or ids.max() >= size):
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise InputError(f"{noun} id {wrong} is out of range: there are {size} {noun}s, counted from 0")
+
+
+def _ids_rise(rows: csr_array) -> bool:
+    """Tell whether ids rise within every row."""
+    falls = rows.indices[1:] <= rows.indices[:-1]
+    starts = rows.indptr[1:-1]
+    falls[starts[(starts > 0) & (starts < len(rows.indices))] - 1] = False  # between two rows they may fall
+    return not falls.any()

@@ -1,0 +1,36 @@
+"""Sharded data sets: Parquet or HDF5 files under one manifest, any rows of which are read without the others.
+
+A shard set is a directory, on this machine or in a store (by URI: s3, gs, abfs, hdfs): `manifest.json` (sizes,
+provenance, and for each shard its rows, bytes and sha256), the shards, and `labels.txt` / `features.txt` where there
+are names. Parquet shards have list columns `features` (int32), `values` (float32) and `labels` (int32), which any Arrow
+tool reads; HDF5 shards have CSR groups `rows` and `labels`.
+"""
+
+from xmlpreck.data.shards.remote import RemotePath, is_remote
+from xmlpreck.data.shards.sets import (
+    KINDS,
+    MANIFEST,
+    Shard,
+    ShardError,
+    ShardSet,
+    find_shards,
+    has_split,
+    is_one_set,
+    open_split,
+)
+from xmlpreck.data.shards.writing import write_shards
+
+__all__ = [
+    "KINDS",
+    "MANIFEST",
+    "RemotePath",
+    "Shard",
+    "ShardError",
+    "ShardSet",
+    "find_shards",
+    "has_split",
+    "is_one_set",
+    "is_remote",
+    "open_split",
+    "write_shards",
+]

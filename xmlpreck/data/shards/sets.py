@@ -1,0 +1,239 @@
+"""A directory of shards under one manifest, any rows of which are read without the others."""
+
+import hashlib
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmlpreck.config import InputError
+from xmlpreck.data import formats
+from xmlpreck.data.dataset import MAX_ID, check_offsets
+from xmlpreck.data.formats import Dataset, FormatError, build_csr
+from xmlpreck.data.rows import RowSource, concatenate
+from xmlpreck.data.shards.files import read_hdf5, read_parquet
+from xmlpreck.data.shards.remote import STORE_ERRORS, FileFacts, Place, RemotePath, is_remote, locate, reason
+from xmlpreck.files.contents import file_sha256, parse_names, read_json, read_names
+
+MANIFEST = "manifest.json"
+FORMAT = "xmlpreck shards"
+MANIFEST_VERSION = 1
+KINDS = {"parquet": ".parquet", "hdf5": ".h5"}
+SIZES = ("n_rows", "n_features", "n_labels")
+# Rows with nothing in them pack well, but whatever claims more than this would only make others reserve memory.
+ROWS_A_BYTE = 1000
+# Files that a store is asked about at a time: each answer takes some ten milliseconds, and there may be thousands.
+N_ASKED = 16
+
+
+class ShardError(InputError):
+    """A shard set that cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a shard set."""
+
+    file: str
+    n_rows: int
+    n_bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        """Refuse what may come from a stranger's manifest."""
+        counts = (self.n_rows, self.n_bytes)
+        if type(self.file) is not str or type(self.sha256) is not str or any(type(n) is not int for n in counts):
+            raise TypeError(f"file {self.file!r:.40} is not told by name, n_rows, n_bytes and sha256")
+        if not 0 <= self.n_rows <= ROWS_A_BYTE * self.n_bytes:
+            raise ValueError(f"{self.n_bytes} bytes do not hold {self.n_rows} rows")
+        if not self.file.isprintable() or Path(self.file).name != self.file or self.file in ("", ".."):
+            raise ValueError(f"{self.file!r:.40} is not the name of a file in this folder")
+
+
+class ShardSet:
+    """The shards of a directory or a URI as one sequence of rows; `ShardSet(shards.path)` is the same set elsewhere."""
+
+    def __init__(self, folder: str | Place, verify: bool | None = None) -> None:
+        """Read the manifest and hold every file to it: by its size, and by its sha256 if `verify`.
+
+        Unless told, local files are verified and remote ones are not: all their bytes would have to come.
+        """
+        self.folder = locate(folder)
+        self.path = self.folder.uri if isinstance(self.folder, RemotePath) else str(self.folder.absolute())
+        verify = isinstance(self.folder, Path) if verify is None else verify
+        about = read_manifest(self.folder / MANIFEST)
+        try:
+            self.kind = str(about["kind"])
+            self.n_rows, self.n_features, self.n_labels = (
+                _count(about[n]) for n in ("n_rows", "n_features", "n_labels")
+            )
+            self.shards = [Shard(**entry) for entry in about["shards"]]
+            self.provenance = dict(about["provenance"])
+            names = {name: Shard(**entry) for name, entry in about["names"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: {error!r}") from None
+        if self.kind not in KINDS:
+            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: kind {self.kind!r:.40} is not known")
+        if sum(shard.n_rows for shard in self.shards) != self.n_rows:
+            raise ShardError(f"{self.folder / MANIFEST}: the rows of the shards do not add up to {self.n_rows}")
+        if len({shard.file for shard in self.shards}) < len(self.shards):
+            raise ShardError(f"{self.folder / MANIFEST}: a shard stands twice")
+        files = [*self.shards, *names.values()]
+        with ThreadPoolExecutor(1 if isinstance(self.folder, Path) else N_ASKED) as pool:
+            stamps = pool.map(lambda shard: _check_file(self.folder, shard, verify), files)
+            self.stamps = {shard.file: stamp for shard, stamp in zip(files, stamps, strict=True)}
+        self.starts = np.concatenate([[0], np.cumsum([shard.n_rows for shard in self.shards])])
+        self.label_names = self._names(names.get("labels"), self.n_labels)
+        self.feature_names = self._names(names.get("features"), self.n_features)
+
+    def _names(self, entry: Shard | None, n: int) -> list[str] | None:
+        if entry is None:
+            return None
+        path = self.folder / entry.file
+        names = read_names(path) if isinstance(path, Path) else parse_names(path, _read_all(path))
+        if len(names) != n:
+            raise ShardError(f"{path}: has {len(names)} names, but the manifest says {n}")
+        return names
+
+    def read(self, start: int, stop: int) -> Dataset:
+        """Rows start to stop - 1."""
+        parts = []
+        for shard, first in zip(self.shards, self.starts[:-1], strict=True):
+            low, high = max(start - first, 0), min(stop - first, shard.n_rows)
+            if low < high:
+                parts.append(self._read_part(shard, int(low), int(high)))
+        if not parts:
+            none, nowhere = np.zeros(0, np.int32), np.zeros(1, np.int64)
+            return self.dataset(none, none.astype(np.float32), none, nowhere, nowhere)
+        return concatenate(parts)
+
+    def _read_part(self, shard: Shard, low: int, high: int) -> Dataset:
+        path = self.folder / shard.file
+        read = read_parquet if self.kind == "parquet" else read_hdf5
+        # A pass may come hours after the first check: bytes that were not checked are not trained on.
+        if _stamp(path) != self.stamps[shard.file]:
+            self.stamps[shard.file] = _check_file(self.folder, shard, verify=True)
+        try:
+            features, values, labels, row_offsets, label_offsets = read(path, low, high)
+            return self.dataset(features, values, labels, row_offsets, label_offsets)
+        except FormatError:
+            raise
+        except Exception as error:  # a damaged file fails anywhere within h5py or pyarrow
+            raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason(error)}") from error
+
+    def dataset(self, features: Any, values: Any, labels: Any, row_offsets: Any, label_offsets: Any) -> Dataset:
+        n_rows = len(row_offsets) - 1
+        for ids, n, noun in ((features, self.n_features, "feature"), (labels, self.n_labels, "label")):
+            if len(ids) and (ids.min() < 0 or ids.max() >= n):
+                raise ValueError(f"a {noun} id is out of range: there are {n}")
+        if not np.isfinite(values).all():
+            raise ValueError("a value is not a finite number")
+        row_offsets = check_offsets(row_offsets, len(features))
+        label_offsets = check_offsets(label_offsets, len(labels))
+        rows = build_csr(values, features, row_offsets, (n_rows, self.n_features))
+        relevant = build_csr(np.ones(len(labels), np.float32), labels, label_offsets, (n_rows, self.n_labels))
+        for matrix in (rows, relevant):
+            if not matrix.has_canonical_format:
+                raise ValueError("the ids of a row do not rise")
+        return Dataset(rows, relevant, self.label_names, self.feature_names)
+
+
+def find_shards(path: str | Place, split: str) -> Place | None:
+    """The folder with the shards of a split: `path` itself, or `path/split`."""
+    folder = locate(path)
+    return next((place for place in (folder, folder / split) if (place / MANIFEST).is_file()), None)
+
+
+def is_one_set(path: str | Place) -> bool:
+    """Whether a folder is one shard set, without splits: its rows are the rows of any split that is asked for."""
+    return (locate(path) / MANIFEST).is_file()
+
+
+def open_split(path: str | Path, split: str, format: str | None = None) -> RowSource:
+    """One split of a folder, file or URI: its shards if it has some, else whatever `formats` reads, in memory."""
+    folder = find_shards(path, split)
+    if folder is None and is_remote(path):
+        advice = "check bucket and folder; shards are made by xmlpreck data convert and then copied there"
+        raise ShardError(f"{locate(path)}: has no {MANIFEST}, nor has its folder {split}: {advice}")
+    if folder is None:
+        return formats.read_split(path, split, format)
+    if format is not None:
+        raise ShardError(
+            f"{locate(path)}: has shards, which are not of the format {format!r:.40}: leave out the format"
+        )
+    return ShardSet(folder)
+
+
+def has_split(path: str | Path, split: str) -> bool:
+    """Whether `open_split` would find something."""
+    return find_shards(path, split) is not None or (not is_remote(path) and formats.has_split(path, split))
+
+
+def read_manifest(path: Place) -> dict[str, Any]:
+    """What a manifest says, unchecked but for its format."""
+    try:
+        about = read_json(path) if isinstance(path, Path) else json.loads(path.read_text(encoding="utf-8"))
+    except (*STORE_ERRORS, ValueError, RecursionError) as error:
+        raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ShardError(f"{path}: is not a manifest of xmlpreck shards")
+    if about.get("format_version") != MANIFEST_VERSION:
+        found = about.get("format_version")
+        raise ShardError(f"{path}: has version {found!r:.40}, this xmlpreck reads {MANIFEST_VERSION}")
+    return about
+
+
+def _read_all(path: RemotePath) -> bytes:
+    try:
+        return path.read_bytes()
+    except STORE_ERRORS as error:
+        raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is not a number of rows, features or labels")
+    return value
+
+
+def sha256_of(path: Place) -> str:
+    """Hash the bytes of a shard, here or in a store."""
+    if isinstance(path, Path):
+        return file_sha256(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _as_stamp(found: os.stat_result | FileFacts) -> tuple[int, ...]:
+    """What changes when a file does."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _stamp(path: Place) -> tuple[int, ...]:
+    """Of no file nothing."""
+    with suppress(*STORE_ERRORS):
+        return _as_stamp(path.stat())
+    return ()
+
+
+def _check_file(folder: Place, shard: Shard, verify: bool) -> tuple[int, ...]:
+    """Hold a file to its entry of the manifest, and return its stamp."""
+    path = folder / shard.file
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a device has no end, and a pipe makes its reader wait
+            raise ShardError(f"{path}: cannot be read: it is not a file")
+        if found.st_size != shard.n_bytes:
+            what = f"has {found.st_size:,} bytes, but the manifest says {shard.n_bytes:,}"
+            raise ShardError(f"{path}: {what}: convert the data again")
+        if verify and sha256_of(path) != shard.sha256:
+            raise ShardError(f"{path}: has changed since the manifest was written (sha256): convert the data again")
+    except STORE_ERRORS as error:
+        raise ShardError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or reason(error)}") from None
+    return _as_stamp(found)

@@ -1,0 +1,68 @@
+"""Counts and a hash of rows, gathered block by block: what a model says of the rows that made it."""
+
+import hashlib
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from xmlpreck.config import InputError
+from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.rows import RowSource, read_blocks
+
+
+def _plus(counts: np.ndarray, matrix: csr_array) -> np.ndarray:
+    """Counts with those of the entries of each column added."""
+    found = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    return found + counts if counts.size else found
+
+
+class Survey:
+    """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self.n_rows_without_labels = 0
+        self.label_counts, self.feature_counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.digests = [hashlib.sha256() for _ in range(5)]
+
+    def check_labels(self) -> None:
+        if self.n_rows_without_labels == self.n_rows:
+            raise InputError(f"none of the {self.n_rows} rows has a label: there is nothing to learn")
+
+    def add(self, block: Dataset) -> None:
+        """The next rows. A value that is not finite is an error."""
+        if not np.isfinite(block.rows.data).all():
+            place = np.flatnonzero(~np.isfinite(block.rows.data))[0]
+            row = self.n_rows + int(np.searchsorted(block.rows.indptr, place, side="right")) - 1
+            raise InputError(f"row {row} has a value that is not a finite number")
+        n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
+        self.n_rows += block.n_rows
+        self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
+        self.label_counts = _plus(self.label_counts, block.labels)
+        self.feature_counts = _plus(self.feature_counts, block.rows)
+        arrays = (
+            n_features_of.astype(np.int64),
+            block.rows.indices.astype(np.int32, copy=False),
+            block.rows.data.astype(np.float32, copy=False),
+            n_labels_of.astype(np.int64),
+            block.labels.indices.astype(np.int32, copy=False),
+        )
+        for digest, array in zip(self.digests, arrays, strict=True):
+            digest.update(array.tobytes())
+
+    def to_dict(self) -> dict[str, object]:
+        together = hashlib.sha256(b"".join(digest.digest() for digest in self.digests))
+        return {
+            "n_rows": self.n_rows,
+            "n_rows_without_labels": self.n_rows_without_labels,
+            "sha256": together.hexdigest(),
+        }
+
+
+def survey_of(source: RowSource, block_rows: int) -> Survey:
+    """Look at all rows once."""
+    survey = Survey()
+    for _, block in read_blocks(source, block_rows):
+        survey.add(block)
+    survey.check_labels()
+    return survey

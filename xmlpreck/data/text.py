@@ -1,0 +1,322 @@
+"""Raw text to features and label names to columns, in streams: scikit-learn's tf-idf, kept on disk without pickle."""
+
+import json
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.sparse import csr_array
+
+from xmlpreck.config import ConfigError, InputError, TextConfig
+from xmlpreck.data.formats import Documents, atomic_path, build_csr
+from xmlpreck.data.formats.documents import Fields
+from xmlpreck.files.contents import load_array, open_regular, read_json
+
+FORMAT_VERSION = 1
+_KIND = "xmlpreck text"
+FILES = ("text.json", "idf.npy", "vocabulary.txt")
+_NOT_A_LINE = re.compile("[\n\r\ud800-\udfff]")
+
+_log = logging.getLogger(__name__)
+
+
+def analyzer_settings(config: TextConfig) -> dict[str, Any]:
+    """What scikit-learn's vectorizers need in order to split a text into the same terms."""
+    return {
+        "lowercase": config.lowercase,
+        "token_pattern": config.token_pattern,
+        "ngram_range": (1, config.ngrams),
+    }
+
+
+def term_analyzer(config: TextConfig) -> Callable[[str], list[str]]:
+    """A function that splits a text into terms."""
+    from sklearn.feature_extraction.text import CountVectorizer  # a second of imports, which rows of numbers spare
+
+    return CountVectorizer(**analyzer_settings(config)).build_analyzer()
+
+
+@dataclass(frozen=True)
+class TextVectorizer:
+    """tf-idf with unit rows: the features of a text are its terms, or columns that its terms are hashed to."""
+
+    config: TextConfig
+    n_documents: int
+    idf: np.ndarray  # (n_features,) float64
+    feature_names: list[str] | None  # None: hashed
+
+    @property
+    def n_features(self) -> int:
+        return len(self.idf)
+
+    @cached_property
+    def _column_of(self) -> dict[str, int]:
+        return {term: column for column, term in enumerate(self.feature_names or ())}
+
+    def transform(self, texts: list[str]) -> csr_array:
+        """Rows of length 1, or empty for a text without a known term; equal to TfidfVectorizer's."""
+        counts = _hashed_counts(texts, self.config) if self.feature_names is None else self._counts(texts)
+        if self.config.sublinear_tf:
+            counts.data = 1.0 + np.log(counts.data)
+        values = counts.data * self.idf[counts.indices]
+        row_of = np.repeat(np.arange(len(texts)), np.diff(counts.indptr))
+        values /= np.sqrt(np.bincount(row_of, values**2, minlength=len(texts)))[row_of]
+        return build_csr(values.astype(np.float32), counts.indices, counts.indptr, counts.shape)
+
+    def _counts(self, texts: list[str]) -> csr_array:
+        """How often each term stands in each text; CountVectorizer takes longer, it looks up every word."""
+        analyze = term_analyzer(self.config)
+        ids, values, counts = [np.empty(0, np.int32)], [np.empty(0)], [0]
+        for text in texts:
+            terms = Counter(analyze(text))
+            columns = np.fromiter(map(self._column_of.get, terms, repeat(-1)), np.int32, len(terms))
+            known = columns >= 0
+            ids.append(columns[known])
+            values.append(np.fromiter(terms.values(), np.float64, len(terms))[known])
+            counts.append(len(ids[-1]))
+        offsets, shape = np.cumsum(counts, dtype=np.int64), (len(texts), self.n_features)
+        rows = build_csr(np.concatenate(values), np.concatenate(ids), offsets, shape)
+        rows.sort_indices()
+        return rows
+
+    def save(self, folder: str | Path) -> None:
+        """Write text.json, idf.npy and, unless hashed, vocabulary.txt."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+        about = {
+            "format": _KIND,
+            "format_version": FORMAT_VERSION,
+            "n_documents": self.n_documents,
+            "n_features": self.n_features,
+            "settings": asdict(self.config),
+        }
+        with atomic_path(folder / "idf.npy") as path:
+            np.save(path, self.idf, allow_pickle=False)
+        if self.feature_names is not None:
+            with atomic_path(folder / "vocabulary.txt") as path:
+                path.write_bytes("".join(f"{term}\n" for term in self.feature_names).encode())
+        # Last, so that a folder with text.json has the rest too.
+        with atomic_path(folder / "text.json") as path:
+            path.write_bytes(f"{json.dumps(about, indent=1)}\n".encode())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "TextVectorizer":
+        """Read what `save` wrote; what does not fit together is refused by the name of its file."""
+        folder = Path(folder)
+        config, n_documents, n_features = _read_about(folder / "text.json")
+        path = folder / "idf.npy"
+        try:
+            idf = load_array(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from None
+        if idf.shape != (n_features,) or idf.dtype != np.float64:
+            raise InputError(
+                f"{path}: holds {idf.dtype} of shape {idf.shape}, but text.json says {n_features} features"
+            )
+        # idf = ln((1 + n) / (1 + df)) + 1 with df from 0 to n
+        if not (np.isfinite(idf).all() and (idf >= 1).all() and (idf <= math.log1p(n_documents) + 1.001).all()):
+            raise InputError(f"{path}: an idf is not a number from 1 to ln(1 + {n_documents}) + 1: the file is damaged")
+        terms = None if config.hashed_features else _read_terms(folder / "vocabulary.txt", n_features)
+        if config.hashed_features not in (0, n_features):
+            raise InputError(f"{folder / 'text.json'}: {config.hashed_features} hashed features, but {n_features} idf")
+        return cls(config, n_documents, np.array(idf), terms)
+
+
+def _read_about(path: Path) -> tuple[TextConfig, int, int]:
+    """(settings, n_documents, n_features) of a text.json."""
+    try:
+        about = read_json(path)
+    except FileNotFoundError:
+        raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != _KIND:
+        raise InputError(f"{path}: is not an {_KIND} file")
+    if about.get("format_version") != FORMAT_VERSION:
+        found = about.get("format_version")
+        raise InputError(f"{path}: has format version {found!r:.40}, this xmlpreck reads {FORMAT_VERSION}: fit again")
+    for name in ("n_documents", "n_features"):
+        if type(about.get(name)) is not int or not 1 <= about[name] < 2**63:
+            raise InputError(f"{path}: {name} must be a count from 1, but is {about.get(name)!r:.40}")
+    try:
+        return TextConfig(**about["settings"]), about["n_documents"], about["n_features"]
+    except (KeyError, TypeError, ConfigError) as error:
+        raise InputError(f"{path}: settings: {error!s:.400}") from None
+
+
+def _read_terms(path: Path, n_terms: int) -> list[str]:
+    try:
+        with open_regular(path) as stream:
+            terms = stream.read().decode().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    if terms.pop() or len(terms) != n_terms:
+        raise InputError(f"{path}: has {len(terms)} whole lines, but text.json says {n_terms} features")
+    for line, (before, term) in enumerate(pairwise(terms), 2):
+        if term <= before:
+            what = "stands twice" if term == before else f"stands after {before!r}"
+            raise InputError(f"{path}:{line}: term {term!r} {what}: terms must rise")
+    return terms
+
+
+def fit_text(chunks: Iterable[list[str]], **settings: Any) -> TextVectorizer:
+    """Learn vocabulary and idf = ln((1 + n) / (1 + df)) + 1 in one pass; `settings` are those of TextConfig.
+
+    Memory holds one chunk and the terms that were seen. With `hashed_features`, one number a column instead.
+    """
+    config = TextConfig(**settings)
+    learn = _count_columns if config.hashed_features else _count_terms
+    n_documents, terms, df = learn(chunks, config)
+    if n_documents == 0:
+        raise InputError("no documents: there is nothing to learn a vocabulary from")
+    if not df.any():
+        raise InputError(f"no term left in {n_documents} documents: check text.token_pattern, min_df and max_df")
+    return TextVectorizer(config, n_documents, np.log((1 + n_documents) / (1 + df)) + 1, terms)
+
+
+def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
+    """(n_documents, terms in order, how many documents have each) within min_df and max_df."""
+    analyze = term_analyzer(config)
+    df: Counter[str] = Counter()
+    n_documents = 0
+    for texts in chunks:
+        n_documents += len(texts)
+        for text in texts:
+            df.update(set(analyze(text)))
+    most = config.max_df * n_documents
+    terms = sorted(term for term, count in df.items() if config.min_df <= count <= most)
+    check_lines(terms, "term", "text.token_pattern must not match it")
+    return n_documents, terms, np.array([df[term] for term in terms], np.int64)
+
+
+def _count_columns(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
+    """The same for hashed columns: there are no terms, and min_df and max_df do not apply."""
+    n_documents, df = 0, np.zeros(config.hashed_features, np.int64)
+    for texts in chunks:
+        n_documents += len(texts)
+        df += np.bincount(_hashed_counts(texts, config).indices, minlength=len(df))
+    return n_documents, None, df
+
+
+def _hashed_counts(texts: list[str], config: TextConfig) -> csr_array:
+    if not texts:  # scikit-learn refuses to hash nothing
+        return csr_array((0, config.hashed_features), dtype=np.float64)
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    hasher = HashingVectorizer(
+        n_features=config.hashed_features, alternate_sign=False, norm=None, **analyzer_settings(config)
+    )
+    try:
+        rows = csr_array(hasher.transform(texts))
+    except UnicodeEncodeError as error:
+        raise InputError(f"text {error.object[:40]!r} has a half of a surrogate pair: it is not Unicode") from None
+    rows.sort_indices()
+    return rows
+
+
+def check_lines(names: Iterable[str], noun: str, advice: str) -> None:
+    """Refuse names that a file with one UTF-8 name a line would not bring back."""
+    for name in names:
+        if _NOT_A_LINE.search(name):
+            raise InputError(f"{noun} {name!r} has a line break or is not Unicode: {advice}")
+
+
+def fit_labels(chunks: Iterable[list[list[str]]], known: Sequence[str] = ()) -> list[str]:
+    """The names in `known`, then all others in their order.
+
+    For a test split, pass the names of training as `known`: columns keep their numbers, and a label that training
+    never saw gets a column behind them. No prediction can hit it, so every metric counts it as missed.
+    """
+    seen = {name for lists in chunks for names in lists for name in names}
+    added = sorted(seen.difference(known))
+    check_lines(added, "label", "rename it")
+    return [*known, *added]
+
+
+def label_matrix(lists: list[list[str]], column_of: dict[str, int], unknown: str = "error") -> csr_array:
+    """Lists of names as CSR of ones; a name that stands twice in a row counts once.
+
+    A name without a column is an error, or with `unknown="drop"` left out, and the log says how many were.
+    """
+    if unknown not in ("error", "drop"):
+        raise InputError(f"unknown must be 'error' or 'drop', but is {unknown!r}")
+    rows = [sorted({column_of.get(name, -1) for name in names}) for names in lists]
+    if any(columns and columns[0] < 0 for columns in rows):
+        missing = [name for names in lists for name in names if name not in column_of]
+        if unknown == "error":
+            raise InputError(f"label {missing[0]!r} was not seen in training")
+        _log.warning("%d labels such as %r were not seen in training and are left out", len(missing), missing[0])
+        rows = [columns[1:] if columns and columns[0] < 0 else columns for columns in rows]
+    offsets = np.concatenate([[0], np.cumsum([len(columns) for columns in rows], dtype=np.int64)])
+    ids = np.fromiter((column for columns in rows for column in columns), np.int32, offsets[-1])
+    return build_csr(np.ones(len(ids), np.float32), ids, offsets, (len(lists), len(column_of)))
+
+
+def read_parquet_documents(
+    path: str | Path,
+    text_column: str,
+    labels_column: str | None,
+    rows_per_chunk: int = 4096,
+    met: Fields | None = None,
+) -> Iterator[Documents]:
+    """Stream a Parquet file; labels are a list of strings or whole numbers, or one of them; None = no labels.
+
+    `met` learns which columns there are.
+    """
+    wanted = [text_column] + ([] if labels_column is None else [labels_column])
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            for name in wanted:
+                if name not in schema.names:
+                    raise InputError(f"{path}: has no column {name!r}: there are {', '.join(schema.names)}")
+            if met is not None:
+                met.add(schema.names, wanted)
+            start = 0
+            for batch in file.iter_batches(rows_per_chunk, columns=wanted):
+                texts = _texts(batch[text_column], f"{path}: column {text_column!r}", start)
+                if labels_column is None:
+                    labels: list[list[str]] = [[] for _ in texts]
+                else:
+                    labels = _label_lists(batch[labels_column], f"{path}: column {labels_column!r}", start)
+                yield Documents(texts, labels)
+                start += len(texts)
+    except (OSError, KeyError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {str(error).partition(chr(10))[0]}") from None
+
+
+def _texts(column: Any, where: str, start: int) -> list[str]:
+    texts = column.to_pylist()
+    for row, text in enumerate(texts, start):
+        if type(text) is not str:
+            raise InputError(f"{where}: row {row} is {_shown(text)}, not a text: give an empty one where there is none")
+    return texts
+
+
+def _label_lists(column: Any, where: str, start: int) -> list[list[str]]:
+    """Names of labels; a whole number is its digits; null or an empty text in place of a list = none."""
+    lists = []
+    for row, value in enumerate(column.to_pylist(), start):
+        names = value if isinstance(value, list) else [] if value in (None, "") else [value]
+        for name in names:
+            if type(name) not in (str, int):
+                raise InputError(f"{where}: row {row} has {_shown(name)}: labels are texts or whole numbers")
+        lists.append([str(name) for name in names])
+    return lists
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else repr(value)[:40]

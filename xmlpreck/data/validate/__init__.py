@@ -1,0 +1,52 @@
+"""What is wrong with a data set, and a clean copy of it: goes on where the readers of `formats` must stop."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from xmlpreck.config import InputError
+from xmlpreck.data.formats import NUMERIC_FORMATS
+from xmlpreck.data.formats.recognition import Source, require_source
+from xmlpreck.data.formats.repository import write_repository
+from xmlpreck.data.shards import RemotePath, find_shards
+from xmlpreck.data.validate.report import FIXES, Problem, Report
+from xmlpreck.data.validate.scan import SHARDS, Scan
+from xmlpreck.files.contents import Spool
+
+__all__ = ["FIXES", "Problem", "Report", "fix", "validate"]
+
+
+def _find_source(path: str | Path, split: str, format: str | None) -> Source:
+    folder = find_shards(path, split)
+    if isinstance(folder, RemotePath):
+        raise InputError(f"{folder}: only local files are validated: copy the folder here")
+    return require_source(path, split, format, NUMERIC_FORMATS) if folder is None else Source(SHARDS, folder, folder)
+
+
+def validate(
+    path: str | Path, split: str, format: str | None = None, progress: Callable[[int], None] | None = None
+) -> Report:
+    """Look at every row of a split; `progress` is told the number of rows now and then."""
+    scan = Scan(_find_source(path, split, format), split, progress)
+    for _ in scan.lines() if scan.has_lines else scan.chunks():
+        pass
+    return scan.report()
+
+
+def fix(
+    path: str | Path,
+    split: str,
+    out: str | Path,
+    format: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Write a clean copy in the repository's text format; rows are never dropped, only entries of theirs are."""
+    scan = Scan(_find_source(path, split, format), split, progress)
+    if Path(out).resolve() in [file.resolve() for file in scan.files]:
+        raise InputError(f"{out}: is the file to be fixed: choose another name for the clean copy")
+    if scan.has_lines:
+        with Spool(out) as spool:
+            spool.add(scan.lines())
+            spool.finish(f"{scan.n_rows} {scan.features.n_columns} {scan.labels.n_columns}")
+    else:
+        write_repository(out, scan.chunks())
+    return scan.report(written=str(out))

@@ -1,0 +1,303 @@
+"""One pass over a split, line by line where the format has lines: every row is mended and counted.
+
+Memory follows the number of features and labels that occur, not the number of rows.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise, zip_longest
+from operator import lt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from xmlpreck.data.formats import Dataset, read_chunks
+from xmlpreck.data.formats.recognition import Source, partner
+from xmlpreck.data.rows import read_blocks
+from xmlpreck.data.shards import ShardSet
+from xmlpreck.data.validate.report import Findings, Report
+from xmlpreck.files.contents import line_blocks
+
+_MAX_SIZE = 2**31 - 1
+_ROWS_A_REPORT = 10_000
+SHARDS = "shards"
+
+# The numbers that the compiled parser reads; 15 digits of an id are far beyond any, and longer ones take the slow way.
+_NUMBER = rb"[+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
+_ID = rb"(?:\d+|-0*[1-9]\d*)"  # below 0: out of range rather than no number
+_CLEAN_PAIRS = re.compile(rb"[ \t\r]*+(?:\d{1,15}+:" + _NUMBER + rb"(?:[ \t\r]++|\Z))*+")
+_PAIR = re.compile(rb"(" + _ID + rb"):(?:(" + _NUMBER + rb")|[+-]?(?i:nan|inf|infinity))")
+_LABEL = re.compile(_ID)
+
+
+class Ids:
+    """The features or the labels: their range, how often each occurs, how many a row has."""
+
+    def __init__(self, noun: str, found: Findings, size: int | None = None, first: int = 0) -> None:
+        self.noun, self.found, self.size, self.first = noun, found, size, first
+        self.frequency: Counter[int] = Counter()
+        self.per_row: Counter[int] = Counter()
+        self.n_one_too_large = 0
+
+    @property
+    def end(self) -> int:
+        return self.first + (_MAX_SIZE if self.size is None else self.size)
+
+    @property
+    def n_columns(self) -> int:
+        return max(self.frequency, default=self.first - 1) + 1 - self.first if self.size is None else self.size
+
+    def settle(self, ids: list[int], where: str) -> list[int] | None:
+        """Places of the ids to keep: in range, each once, ascending. None = all, as they are."""
+        places = None
+        if ids and not (self.first <= ids[0] and ids[-1] < self.end and all(map(lt, ids, ids[1:]))):
+            places = self._mend(ids, where)
+            ids = [ids[place] for place in places]
+        if not ids:
+            self.found.note(f"rows without {self.noun}s", where)
+        self.frequency.update(ids)
+        self.per_row[len(ids)] += 1
+        return places
+
+    def _mend(self, ids: list[int], where: str) -> list[int]:
+        outside = [number for number in ids if not self.first <= number < self.end]
+        if outside:
+            example = f"{where}: {self.noun} {outside[0]}: ids are {self.first} to {self.end - 1}"
+            self.found.note(f"{self.noun}s out of range", example, len(outside))
+            self.n_one_too_large += outside.count(self.end)
+        places = [place for place, number in enumerate(ids) if self.first <= number < self.end]
+        kept = [ids[place] for place in places]
+        place_of = dict(zip(reversed(kept), reversed(places), strict=True))  # the first of equal ids stays
+        if len(place_of) < len(kept):
+            twice = next(number for number, count in Counter(kept).items() if count > 1)
+            self.found.note(f"duplicate {self.noun}s", f"{where}: {self.noun} {twice}", len(kept) - len(place_of))
+        if fall := next(((a, b) for a, b in pairwise(kept) if a > b), None):
+            self.found.note(f"rows with unsorted {self.noun}s", f"{where}: {fall[1]} stands after {fall[0]}")
+        return [place_of[number] for number in sorted(place_of)]
+
+    def count(self, matrix: csr_array, path: Path, start: int) -> None:
+        """`settle` for a matrix whose reader has checked the ids, from row `start` of `path`."""
+        self.size = matrix.shape[1]
+        lengths = np.diff(matrix.indptr)
+        for row in np.flatnonzero(lengths == 0).tolist():
+            self.found.note(f"rows without {self.noun}s", f"{path}: row {start + row}")
+        for tally, numbers in ((self.frequency, matrix.indices), (self.per_row, lengths)):
+            values, counts = np.unique(numbers, return_counts=True)
+            tally.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def finish(self) -> None:
+        """Note what only shows after the last row."""
+        if self.size is None:
+            return
+        if n_missing := self.size - len(self.frequency):
+            unseen = next(number for number in range(self.first, self.end) if number not in self.frequency)
+            self.found.note(f"{self.noun}s never seen", f"{self.noun} {unseen} is the first", n_missing)
+        if self.n_one_too_large == self.found.counts[f"{self.noun}s out of range"] > 0 and not self.frequency[0]:
+            example = f"{self.noun} 0 never stands there, {self.noun} {self.end} does: subtract 1 before a fix"
+            self.found.note("ids that seem to start at 1", example, self.n_one_too_large)
+
+
+def _number(digits: bytes) -> int:
+    """An id of any length; one that no file can mean stays as large as that."""
+    sign = -1 if digits.startswith(b"-") else 1
+    return sign * int(digits.lstrip(b"-0")[:19] or b"0")
+
+
+def _shown(word: bytes) -> str:
+    return repr(word[:40].decode("ascii", "backslashreplace"))
+
+
+def _take(items: list[Any], places: list[int] | None) -> list[Any]:
+    return items if places is None else [items[place] for place in places]
+
+
+def _pairs(text: bytes, where: str, found: Findings) -> tuple[list[int], list[bytes], np.ndarray]:
+    """(ids, values as written, values as read) of the words `id:value` with finite values."""
+    if _CLEAN_PAIRS.fullmatch(text):
+        flat = text.replace(b":", b" ").split()
+        ids, tokens = list(map(int, flat[::2])), flat[1::2]
+    else:
+        ids, tokens = [], []
+        for word in filter(None, re.split(rb"[ \t\r]+", text)):
+            if match := _PAIR.fullmatch(word):
+                ids.append(_number(match[1]))
+                tokens.append(match[2] or b"nan")
+            else:
+                found.note("unparsable tokens", f"{where}: {_shown(word)}")
+    with np.errstate(over="ignore"):
+        values = np.array(list(map(float, tokens)), np.float32)
+    if not (finite := np.isfinite(values)).all():
+        places = np.flatnonzero(finite).tolist()
+        found.note("values not finite", f"{where}: value of {ids[int(finite.argmin())]}", len(ids) - len(places))
+        return _take(ids, places), _take(tokens, places), values[finite]
+    return ids, tokens, values
+
+
+class Scan:
+    """One pass over a split: collects findings and gives the clean lines of the repository's format."""
+
+    def __init__(self, source: Source, split: str, progress: Callable[[int], None] | None) -> None:
+        self.source, self.split, self.progress = source, split, progress
+        self.files = [source.path] + ([partner(source.path)] if source.format in ("pair", "npz") else [])
+        self.has_lines = source.format in ("repository", "pair", "libsvm")
+        self.found = Findings()
+        self.features = Ids("feature", self.found, first=1 if source.format == "libsvm" else 0)
+        self.labels = Ids("label", self.found)
+        self.n_rows = 0
+
+    def report(self, written: str | None = None) -> Report:
+        """What was found; to be called once, after the last row."""
+        self.features.finish()
+        self.labels.finish()
+        counted = {
+            "rows of a label": Counter(self.labels.frequency.values()),
+            "labels of a row": self.labels.per_row,
+            "features of a row": self.features.per_row,
+        }
+        return Report(
+            path=str(self.source.path),
+            format=self.source.format,
+            n_rows=self.n_rows,
+            n_features=self.features.n_columns,
+            n_labels=self.labels.n_columns,
+            problems=self.found.problems(),
+            quantiles={name: _five_numbers(counts) for name, counts in counted.items() if counts},
+            written=written,
+        )
+
+    def _tell(self, n_more: int) -> None:
+        before, self.n_rows = self.n_rows, self.n_rows + n_more
+        if self.progress and before // _ROWS_A_REPORT < self.n_rows // _ROWS_A_REPORT:
+            self.progress(self.n_rows)
+
+    def chunks(self) -> Iterator[Dataset]:
+        """Formats without lines to go on with: their reader refuses what is damaged."""
+        path = self.source.path
+        chunks: Iterator[Dataset]
+        if self.source.format == SHARDS:
+            chunks = (block for _, block in read_blocks(ShardSet(path), _ROWS_A_REPORT))
+        else:
+            chunks = read_chunks(self.source.asked, self.split, self.source.format)
+        for chunk in chunks:
+            rows = chunk.rows
+            self.features.count(rows, path, self.n_rows)
+            self.labels.count(chunk.labels, path, self.n_rows)
+            zeros = np.diff(np.concatenate([[0], np.cumsum(rows.data == 0)])[rows.indptr])
+            for row in np.flatnonzero(zeros).tolist():
+                n_values = int(rows.indptr[row + 1] - rows.indptr[row])
+                self._note_zeros(int(zeros[row]), n_values, f"{path}: row {self.n_rows + row}")
+            self._tell(rows.shape[0])
+            yield chunk
+
+    def lines(self) -> Iterator[str]:
+        """A clean line for every row."""
+        path = self.source.path
+        if self.source.format == "pair":
+            sizes, rows = self._open(path, "n_rows n_features")
+            label_sizes, label_rows = self._open(self.files[1], "n_rows n_labels")
+            self.features.size, self.labels.size = sizes.get("n_features"), label_sizes.get("n_labels")
+            for row, label_row in zip_longest(rows, label_rows):
+                absent = (self.n_rows + 2, b"")
+                if row is None or label_row is None:
+                    shorter = path if row is None else self.files[1]
+                    self.found.note("rows that one of the files lacks", f"{shorter}:{absent[0]}")
+                yield f"{self._label_pairs(*(label_row or absent))} {self._feature_pairs(*(row or absent))}"
+                self._tell(1)
+            return
+        if self.source.format == "repository":
+            sizes, rows = self._open(path, "n_rows n_features n_labels")
+            self.features.size, self.labels.size = sizes.get("n_features"), sizes.get("n_labels")
+        else:
+            rows = _rows(_numbered(path), 0, b"\r")
+        for number, line in rows:
+            labels, rest = self._label_list(number, line)
+            yield f"{labels} {self._feature_pairs(number, rest)}"
+            self._tell(1)
+
+    def _open(self, path: Path, names: str) -> tuple[dict[str, int], Iterator[tuple[int, bytes]]]:
+        """The header's numbers by name, and the rows below; without a header they start in the first line."""
+        lines = _numbered(path)
+        _, first = next(lines, (1, b""))
+        words = first.split()
+        if len(words) == len(names.split()) and all(w.isdigit() and _number(w) <= _MAX_SIZE for w in words):
+            sizes = dict(zip(names.split(), map(_number, words), strict=True))
+            return sizes, self._count_rows(path, sizes["n_rows"], _rows(lines, sizes["n_rows"], b" \t\r"))
+        self.found.note("header mismatch", f"{path}:1: {_shown(first)} is not {names}")
+        return {}, _rows(chain([(1, first)] if b":" in first else [], lines), 0, b" \t\r")
+
+    def _count_rows(self, path: Path, n_said: int, rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        n_rows = 0
+        for row in rows:
+            n_rows += 1
+            yield row
+        if n_rows != n_said:
+            self.found.note("header mismatch", f"{path}:1: the header says {n_said} rows, but there are {n_rows}")
+
+    def _label_list(self, number: int, line: bytes) -> tuple[str, bytes]:
+        """The labels `l1,l2` that open a line, and the rest of it; a line that opens with a blank or `f:v` has none."""
+        head = re.split(rb"[ \t\r]", line, maxsplit=1)[0]
+        if b":" in head:
+            head = b""
+        where = f"{self.source.path}:{number}"
+        ids = []
+        for word in head.split(b",") if head else ():
+            if _LABEL.fullmatch(word):
+                ids.append(_number(word))
+            else:
+                self.found.note("unparsable tokens", f"{where}: label {_shown(word)}")
+        return ",".join(map(str, _take(ids, self.labels.settle(ids, where)))), line[len(head) :]
+
+    def _label_pairs(self, number: int, line: bytes) -> str:
+        """The labels of a file of their own, `label:1`; one with the value 0 is not relevant."""
+        where = f"{self.files[1]}:{number}"
+        ids, _, values = _pairs(line, where, self.found)
+        if n_zeros := len(values) - int(np.count_nonzero(values)):
+            self.found.note("zero values", where, n_zeros)
+            ids = _take(ids, np.flatnonzero(values).tolist())
+        return ",".join(map(str, _take(ids, self.labels.settle(ids, where))))
+
+    def _feature_pairs(self, number: int, text: bytes) -> str:
+        where = f"{self.source.path}:{number}"
+        ids, tokens, values = _pairs(text, where, self.found)
+        if (places := self.features.settle(ids, where)) is not None:
+            ids, tokens, values = _take(ids, places), _take(tokens, places), values[places]
+        self._note_zeros(len(values) - int(np.count_nonzero(values)), len(values), where)
+        first = self.features.first
+        # Values stay as they were written: what was fine is the same to the last digit.
+        return " ".join([f"{number - first}:{token.decode()}" for number, token in zip(ids, tokens, strict=True)])
+
+    def _note_zeros(self, n_zeros: int, n_values: int, where: str) -> None:
+        if n_zeros:
+            self.found.note("zero values", where, n_zeros)
+            if n_zeros == n_values:
+                self.found.note("zero vectors", where)
+
+
+def _five_numbers(counts: Counter[int]) -> list[int]:
+    """Minimum, quartiles and maximum of numbers that occur so often."""
+    values, weights = np.array(list(counts)), np.array(list(counts.values()))
+    quantiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1], weights=weights, method="inverted_cdf")
+    return [int(value) for value in quantiles]
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Every line with its number from 1."""
+    lines = (line for block in line_blocks(path) for line in block.tobytes().removesuffix(b"\n").split(b"\n"))
+    return enumerate(lines, 1)
+
+
+def _rows(lines: Iterable[tuple[int, bytes]], n_rows: int, blanks: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that are rows: empty ones at the end are, as far as the header says that there are rows."""
+    n_yielded = n_empty = last = 0
+    for last, line in lines:
+        if not line.strip(blanks):
+            n_empty += 1
+            continue
+        yield from ((last - n_empty + i, b"") for i in range(n_empty))
+        yield last, line
+        n_yielded, n_empty = n_yielded + n_empty + 1, 0
+    n_promised = min(n_empty, max(0, n_rows - n_yielded))
+    yield from ((last - n_empty + 1 + i, b"") for i in range(n_promised))

@@ -1,0 +1,1 @@
+"""Predictions against true labels: measured, compared, shown."""

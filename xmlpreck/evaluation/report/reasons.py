@@ -1,0 +1,55 @@
+"""Why the first label of each sample row came first, as a section of the report."""
+
+from xmlpreck.evaluation.report.facts import Facts, Sample
+from xmlpreck.evaluation.report.sections import label_name, named, paragraphs
+from xmlpreck.metrics import hits
+from xmlpreck.model.explanation import Names, parts_of
+
+FEATURES_SHOWN = 3  # for the label, and as many against it
+
+
+def reasons(facts: Facts) -> tuple[str, str]:
+    """(words for the margin, HTML beside them), like the parts in sections.py."""
+    words = [
+        "What the strongest features of the sample rows add to the score of the first label: + for it, "
+        "\N{MINUS SIGN} against it.",
+        "<code>xmlpreck explain</code> tells all of it, for any row.",
+    ]
+    if len(facts.runs) > 1:
+        words.insert(1, f"By the weights of {named(facts.runs[0].name)}.")
+    cards = "".join(_card(facts, sample) for sample in facts.samples)
+    return paragraphs(*words), f'<div class="pair">{cards}</div>'
+
+
+def _card(facts: Facts, sample: Sample) -> str:
+    top = sample.tops[0]
+    label = int(top.labels[0, 0])
+    parts = parts_of(facts.first, sample.row.rows, label)
+    names = Names(facts.label_names, facts.feature_names, facts.first.n_features)
+    adds = parts.contributions
+    order = parts.falling().tolist()
+    speaking_for = [place for place in order if adds[place] > 0][:FEATURES_SHOWN]
+    against = [place for place in order if adds[place] < 0][-FEATURES_SHOWN:]
+    items = "".join(
+        _item(names.feature(int(parts.features[place])), float(adds[place])) for place in speaking_for + against
+    )
+    n_others = len(order) - len(speaking_for) - len(against)
+    rest = float(top.scores[0, 0]) - sum(float(adds[place]) for place in speaking_for + against)
+    noun = "other feature" if n_others == 1 else "other features"
+    others = f'<p class="missed">{n_others:,} {noun}: {_signed(rest)}</p>' if n_others else ""
+    kind = "right" if hits(top, sample.row.labels)[0, 0] else "wrong"
+    return (
+        f'<article class="sample"><h3>Row {sample.row_id:,}</h3>'
+        f"<h4>{label_name(facts, label)} <span>{kind}, score {top.scores[0, 0]:.2f}</span></h4>"
+        f"<ol>{items}</ol>{others}</article>"
+    )
+
+
+def _item(name: str, adds: float) -> str:
+    kind, sign, text = ("right", "+", "for") if adds > 0 else ("wrong", "\N{MINUS SIGN}", "against")
+    mark = f'<span class="mark" role="img" aria-label="{text}">{sign}</span>'
+    return f'<li class="{kind}">{mark}<span>{named(name)}</span><data value="{adds:.6g}">{_signed(adds)}</data></li>'
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.3f}".replace("-", "\N{MINUS SIGN}")

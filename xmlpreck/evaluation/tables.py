@@ -1,0 +1,206 @@
+"""Scores, comparisons and the evidence of self-tuning as text for a terminal."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from xmlpreck.evaluation.comparison import ChangedRow, Versus
+from xmlpreck.metrics import Difference, Estimate, Scores
+
+SIGNIFICANT = 0.05
+# What a comparison shows of the metrics, where larger is better; JSON has all.
+COMPARED = ("P", "RP", "nDCG", "PSP", "PSnDCG", "R", "microF1", "MRR", "macroF1", "coverage")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; the first to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip_longest(header, *rows, fillvalue="")]
+
+    def line(words: Sequence[str]) -> str:
+        numbers = (word.rjust(width) for word, width in zip(words[1:], widths[1:], strict=False))
+        return "  ".join([words[0].ljust(widths[0]), *numbers]).rstrip()
+
+    return "\n".join(map(line, [header, *rows]))
+
+
+def _shown(estimate: Estimate) -> str:
+    if estimate.low is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _families(names: Sequence[str]) -> list[str]:
+    """P of P@1, P@3, P@5; each once, in order."""
+    return list(dict.fromkeys(name.partition("@")[0] for name in names))
+
+
+def scores_text(scores: Scores) -> str:
+    """A row for each metric, a column for each k, and the labels by their frequency in training."""
+    rows = []
+    for family in _families(list(scores.values)):
+        found = [scores.values.get(f"{family}@{k}") for k in scores.ks]
+        if family in scores.values:  # has no k
+            found = [scores.values[family]]
+        rows.append([family, *(_shown(estimate) for estimate in found if estimate is not None)])
+    text = table(["%", *(f"@{k}" for k in scores.ks)], rows)
+    return f"{text}\n\n{_bins_text(scores)}" if scores.bins else text
+
+
+def _bins_text(scores: Scores) -> str:
+    k = scores.ks[-1]
+    rows = [
+        [
+            part.name,
+            _training_rows(part.least, part.most),
+            f"{part.n_labels:,}",
+            f"{part.n_true:,}",
+            _shown(part.values[f"P@{k}"]),
+            _shown(part.values[f"R@{k}"]),
+        ]
+        for part in scores.bins
+    ]
+    return table(["labels", "training rows", "n labels", "n true", f"part of P@{k}", f"micro recall@{k}"], rows)
+
+
+def _training_rows(least: int, most: int | None) -> str:
+    return f"{least}+" if most is None else f"{least}-{most}" if most > least else f"{least}"
+
+
+def comparison_text(
+    names: Sequence[str], results: Sequence[Scores], versus: Sequence[Versus], label_names: list[str] | None
+) -> str:
+    """The scores of all; for all but the first: differences, rows won and lost, bins, and rows that changed most."""
+    shown = [name for name in results[0].values if name.partition("@")[0] in COMPARED]
+    parts = [
+        table(["%", *names], [[name, *(f"{scores.values[name].value:.2f}" for scores in results)] for name in shown])
+    ]
+    k = results[0].ks[-1]
+    for name, other in zip(names[1:], versus, strict=True):
+        pair = (names[0], name)
+        resampled = {metric: value for metric, value in other.differences.items() if metric in shown}
+        parts.append(_differences_text(f"{name} minus {names[0]}", resampled, pair))
+        signs = [
+            [metric, f"{test.n_won:,}", f"{test.n_lost:,}", f"{test.p_value:.3g}"]
+            for metric, test in other.signs.items()
+        ]
+        parts.append(table(["rows", "won", "lost", "p of the sign test"], signs))
+        if other.bins:
+            recalls = {part: values[f"R@{k}"] for part, values in other.bins.items()}
+            parts.append(_differences_text(f"micro recall@{k} by label frequency", recalls, pair))
+        if other.changed:
+            parts.append(_changed_text(other.changed, pair, k, label_names))
+    return "\n\n".join(parts)
+
+
+def _differences_text(title: str, differences: dict[str, Difference], names: tuple[str, str]) -> str:
+    rows = []
+    for metric, value in differences.items():
+        better = "-" if value.p_value > SIGNIFICANT else names[value.value > 0]
+        interval = f"[{value.low:+.2f}, {value.high:+.2f}]"
+        rows.append([metric, f"{value.value:+.2f}", interval, f"{value.p_value:.3g}", better])
+    return table([title, "difference", "95% interval", "p", "better"], rows)
+
+
+def _changed_text(changed: Sequence[ChangedRow], names: tuple[str, str], k: int, label_names: list[str] | None) -> str:
+    lines = [f"rows that changed most (nDCG@{k}; * = relevant)"]
+    for row in changed:
+        lines.append(
+            f"row {row.row}: {row.scores[0]:.1f} -> {row.scores[1]:.1f}; true: {_labels(row.truth, [], label_names)}"
+        )
+        lines += [
+            f"  {name}: {_labels(top, row.truth, label_names)}" for name, top in zip(names, row.tops, strict=True)
+        ]
+    return "\n".join(lines)
+
+
+def printable(name: str) -> str:
+    """Names are other people's: none may steer the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
+
+
+def _labels(labels: Sequence[int], relevant: Sequence[int], label_names: list[str] | None, most: int = 12) -> str:
+    named = [
+        f"{printable(label_names[label]) if label_names else label}{'*' if label in relevant else ''}"
+        for label in labels[:most]
+    ]
+    more = f", and {len(labels) - most} more" if len(labels) > most else ""
+    return (", ".join(named) or "none") + more
+
+
+def _marked(value: float, is_best: bool) -> str:
+    return f"{value:.2f}{'*' if is_best else ' '}"
+
+
+def sweep_text(setting: str, results: dict[str, dict[str, float]]) -> str:
+    """A row for each value that was trained with; the best of each column is marked."""
+    columns = list(next(iter(results.values())))
+    best = {column: max(scores[column] for scores in results.values()) for column in columns}
+
+    def shown(scores: dict[str, Any], column: str) -> str:
+        return _marked(scores[column], scores[column] == best[column])
+
+    return table(
+        [f"trained {setting}", *(f"{column} " for column in columns)],
+        [[value, *(shown(scores, column) for column in columns)] for value, scores in results.items()],
+    )
+
+
+class TrialLine(NamedTuple):
+    """One trial of self-tuning, as a line of a table."""
+
+    trained_on: str
+    cells: list[str]  # its settings and its scores
+    value: float
+    is_best: bool  # of its rung
+    is_kept: bool  # for the next rung
+
+
+def trials_of(evidence: dict[str, Any]) -> tuple[list[str], list[TrialLine]]:
+    """(names of the cells, every trial of every rung), of what `model.json` has as "tuning"."""
+    every = [trial for rung in evidence["rungs"] for trial in rung["trials"]]
+    settings = list(dict.fromkeys(name for trial in every for name in trial["settings"]))
+    scores = list(dict.fromkeys(name for trial in every for name in trial["scores"]))
+    trials = []
+    for rung in evidence["rungs"]:
+        trained_on = f"{rung['rows']:,} rows, {counted(rung['passes'], 'pass', 'passes')}"
+        best = max(trial["value"] for trial in rung["trials"])
+        for trial in rung["trials"]:
+            cells = [setting_text(trial["settings"].get(name, "")) for name in settings]
+            cells += [f"{trial['scores'][name]:.2f}" for name in scores]
+            trials.append(TrialLine(trained_on, cells, trial["value"], trial["value"] == best, trial["kept"]))
+    return [printable(name) for name in settings + scores], trials
+
+
+def counted(number: float, one: str, many: str) -> str:
+    return f"{number:g} {one if number == 1 else many}"
+
+
+def setting_text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def chosen_text(evidence: dict[str, Any]) -> str:
+    """All settings that tuning chose or was given: k 5 (fixed), eta 0.5."""
+    every = evidence["fixed"] | evidence["chosen"]
+    return ", ".join(
+        f"{printable(name)} {setting_text(value)}{' (fixed)' if name in evidence['fixed'] else ''}"
+        for name, value in every.items()
+    )
+
+
+def tuning_text(evidence: dict[str, Any]) -> str:
+    """A line for each trial of each rung, the winner pass by pass, what it cost, and what was chosen."""
+    names, trials = trials_of(evidence)
+    rows = [
+        [trial.trained_on, *trial.cells, _marked(trial.value, trial.is_best), "kept" if trial.is_kept else ""]
+        for trial in trials
+    ]
+    parts = [table(["trained on", *names, "mean "], rows)] if rows else []
+    if values := [facts["value"] for facts in evidence["history"]]:
+        marked = (_marked(value, value == max(values)).rstrip() for value in values)
+        parts.append(f"the winner, mean after each pass: {', '.join(marked)}")
+    parts.append(
+        f"scored on {evidence['heldout_rows']:,} held-out rows; cost {evidence['spent']:.1f} of at most "
+        f"{counted(evidence['budget'], 'pass', 'passes')} over the training rows; * = best"
+    )
+    return "\n".join([*parts, f"chosen: {chosen_text(evidence)}"])

@@ -1,0 +1,257 @@
+"""Model: one sparse linear scorer a label; prediction and pruning."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmlpreck import metrics
+from xmlpreck.config import RowsConfig
+from xmlpreck.data.formats import Dataset, TopK
+from xmlpreck.data.matrix import as_rows
+from xmlpreck.data.rows import RowSource, read_blocks
+from xmlpreck.data.text import TextVectorizer
+from xmlpreck.files.progress import progress_bar
+from xmlpreck.kernels import linear
+from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team
+from xmlpreck.model.calibration import Calibration
+from xmlpreck.model.directory import Contents, read_model, write_model
+from xmlpreck.model.layout import (
+    ANY_SIZE,
+    all_sparse,
+    count_weights,
+    find_empty,
+    is_plain_csr,
+    kernel_rows,
+    lay_out,
+    prepare_rows,
+)
+from xmlpreck.model.seal import ModelError
+from xmlpreck.model.shortlist import Shortlist
+
+# Rows that are read and predicted at a time.
+BLOCK_ROWS = 1 << 15
+NO_BONUS = np.zeros(0, np.float32)
+# Up to here rows are predicted on the caller's thread if one is enough: to start another takes as long as some rows.
+FEW_ROWS = 256
+
+
+class Buffers(threading.local):
+    """What a thread needs to predict one row, made at its first call; a copied model starts without."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Buffers, ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """score of a label = <its weights, the prepared row>; every label has a weight for the features of its support."""
+
+    weights: Weights
+    rows: RowsConfig
+    label_names: list[str] | None = None
+    feature_names: list[str] | None = None
+    info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
+    vectorizer: TextVectorizer | None = None  # how raw text becomes rows, for a model of documents
+    calibration: Calibration | None = None  # how scores become probabilities
+    _buffers: Buffers = field(default_factory=Buffers, repr=False, compare=False)
+
+    @property
+    def n_labels(self) -> int:
+        return int(self.weights.dense_rows.shape[1])
+
+    @property
+    def n_features(self) -> int:
+        """Features of a row as it is given, without the bias."""
+        return len(self.weights.dense_of) - (self.rows.bias > 0)
+
+    @property
+    def n_weights(self) -> int:
+        """Weights that are not 0."""
+        return count_weights(self.weights)
+
+    def predict_topk(
+        self,
+        rows: Any,
+        k: int,
+        n_threads: int = 1,
+        bonus: np.ndarray | None = None,
+        shortlist: Shortlist | None = None,
+        guess_empty: bool = False,
+    ) -> TopK:
+        """Return the k best labels of every row: higher score first, then the lower label.
+
+        `bonus` is added to the scores of the labels; one of -inf bars a label. With a shortlist only its candidates
+        are looked at, which is faster where labels are very many, and may miss some. A row without any feature gets no
+        label, unless `guess_empty` lets the bias alone choose: the most frequent labels, whatever the row is about.
+        """
+        k = self._check_k(k)
+        extra = self._check_bonus(bonus)
+        prepared = self._prepare(rows)
+        n_rows = len(prepared.offsets) - 1
+        labels = np.full((n_rows, k), -1, np.int32)
+        scores = np.full((n_rows, k), -np.inf, self.weights.values.dtype)
+        if shortlist is not None:
+            if bonus is not None:
+                raise ModelError("a shortlist is of the scores alone: it cannot be used with a bonus for labels")
+            unsure = shortlist.predict(self.weights, prepared, labels, scores, n_threads)
+            labels[unsure], scores[unsure] = self.predict_topk(as_rows(rows)[unsure], k, n_threads, guess_empty=True)
+        else:
+            claimed = np.zeros(1, np.int64)
+
+            def work(_: int) -> None:
+                buffers = new_work(self.n_labels, dtype=scores.dtype)
+                linear.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
+
+            run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(linear.STOPPED))
+        if not guess_empty:
+            empty = find_empty(prepared, self.rows.bias > 0)
+            labels[empty], scores[empty] = -1, -np.inf
+        return TopK(labels, scores.astype(np.float32, copy=False))
+
+    def predict_one(self, row: Any, k: int, bonus: np.ndarray | None = None, guess_empty: bool = False) -> TopK:
+        """Return the k best labels of one row, or of one text if the model has learned from texts; (k) arrays.
+
+        For a server: many threads may call it, each has buffers of its own, and only the result is new memory. See
+        predict_topk for the other parameters.
+        """
+        if isinstance(row, str):
+            if self.vectorizer is None:
+                raise ModelError("the model was trained on numbers, not on texts: give it a row of them")
+            row = self.vectorizer.transform([row])
+        row = row if is_plain_csr(row) else as_rows(row)
+        if row.shape != (1, self.n_features):
+            raise ModelError(f"a row has the shape (1, {self.n_features}), but this one {row.shape}")
+        k = self._check_k(k)
+        extra = self._check_bonus(bonus)
+        own = self._buffers
+        if not hasattr(own, "work"):
+            own.work = new_work(self.n_labels, dtype=self.weights.values.dtype)
+            own.features, own.values = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        n_given = len(row.indices)
+        n = n_given + (self.rows.bias > 0)
+        if n > len(own.features):
+            own.features, own.values = np.zeros(2 * n, np.int32), np.zeros(2 * n, np.float32)
+        own.features[:n_given], own.values[:n_given] = row.indices, row.data
+        own.features[n_given:n], own.values[n_given:n] = self.n_features, self.rows.bias
+        labels = np.full(k, -1, np.int32)
+        scores = np.full(k, -np.inf, self.weights.values.dtype)
+        if not guess_empty and not own.values[:n_given].any():
+            return TopK(labels, scores)
+        found = linear.predict_one(
+            own.features[:n],
+            own.values[:n],
+            n_given,
+            self.rows.unit_norm,
+            self.weights,
+            extra,
+            own.work,
+            labels,
+            scores,
+        )
+        if found < 0:  # ids out of order or range, or values that are not finite: mended, or refused by name
+            return self.predict_one(as_rows(row), k, bonus, guess_empty)
+        return TopK(labels, scores)
+
+    def rank_candidates(self, rows: Any, candidates: Any, k: int, bonus: np.ndarray | None = None) -> TopK:
+        """Return the k best of each row's own candidates (the pattern of a matrix of n_labels columns)."""
+        prepared = self._prepare(rows)
+        k = self._check_k(k)
+        bonus = None if bonus is None else self._check_bonus(bonus)
+        candidates = as_rows(candidates, noun="candidate")
+        wanted = (len(prepared.offsets) - 1, self.n_labels)
+        if candidates.shape != wanted:
+            raise ModelError(f"candidates must have the shape {wanted}, but have {candidates.shape}")
+        offsets, labels = candidates.indptr.astype(np.int64), candidates.indices
+        scores = np.zeros(len(labels), self.weights.values.dtype)
+        buffers = new_work(self.n_labels, dtype=scores.dtype)
+        linear.score_candidates(prepared, self.weights, buffers, offsets, labels, scores)
+        if bonus is not None:
+            scores += bonus[labels]
+        counts = np.diff(offsets)
+        row_of = np.repeat(np.arange(len(counts)), counts)
+        order = np.lexsort((labels, -scores, row_of))
+        place = np.arange(len(labels)) - np.repeat(offsets[:-1], counts)
+        best = (place < k) & (scores[order] > -np.inf)
+        top = TopK(np.full((len(counts), k), -1, np.int32), np.full((len(counts), k), -np.inf, np.float32))
+        top.labels[row_of[best], place[best]] = labels[order][best]
+        top.scores[row_of[best], place[best]] = scores[order][best]
+        return top
+
+    def _check_k(self, k: int) -> int:
+        if not isinstance(k, Integral) or k < 1:
+            raise ModelError(f"topk must be 1 or more, but is {k!r}")
+        return min(int(k), self.n_labels)
+
+    def _check_bonus(self, bonus: Any) -> np.ndarray:
+        """Return a bonus of the labels as the kernels take it: a number or -inf for every label."""
+        if bonus is None:
+            return NO_BONUS
+        extra = np.ascontiguousarray(bonus, np.float32)
+        if extra.shape != (self.n_labels,):
+            raise ModelError(f"a bonus has a number for each of {self.n_labels} labels, but this one has {extra.shape}")
+        if not (extra < np.inf).all():  # NaN is not below infinity
+            raise ModelError(f"the bonus of label {int(np.argmin(extra < np.inf))} is neither a number nor -inf")
+        return extra
+
+    def predict_blocks(
+        self, source: RowSource, k: int, n_threads: int = 1, progress: bool = False
+    ) -> Iterator[tuple[Dataset, TopK]]:
+        """Rows and their k best labels, block by block: two blocks are in memory at a time."""
+        with progress_bar(source.n_rows, "predict", progress) as bar:
+            for _, block in read_blocks(source, BLOCK_ROWS):
+                yield block, self.predict_topk(block.rows, k, n_threads)
+                bar.update(block.n_rows)
+
+    def score(
+        self,
+        source: RowSource,
+        n_threads: int = 1,
+        progress: bool = False,
+        ks: Sequence[int] = metrics.REPORTED_KS,
+    ) -> dict[str, float]:
+        """Measure P@k, in percent, on rows with known labels, for each k that the number of labels allows."""
+        meter = metrics.Meter(source.n_labels, [k for k in ks if k <= self.n_labels], n_resamples=0)
+        for block, top in self.predict_blocks(source, max(meter.ks), n_threads, progress):
+            meter.add(top, block.labels)
+        return meter.precision()
+
+    def decision_function(self, rows: Any) -> np.ndarray:
+        """Return all scores, dense (n_rows, n_labels)."""
+        prepared = self._prepare(rows)
+        scores = np.zeros((len(prepared.offsets) - 1, self.n_labels), self.weights.values.dtype)
+        linear.score_rows(prepared, self.weights, new_work(self.n_labels, dtype=scores.dtype), scores)
+        return scores
+
+    def _prepare(self, rows: Any) -> Rows:
+        rows = rows if is_plain_csr(rows) else as_rows(rows)
+        if rows.shape[1] != self.n_features:
+            raise ModelError(f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}")
+        return kernel_rows(prepare_rows(rows, self.rows))
+
+    def prune(self, threshold: float) -> "Model":
+        """A model without the weights smaller than `threshold` in size, laid out anew; its scores are others."""
+        weights = lay_out(all_sparse(self.weights, least=max(threshold, ANY_SIZE)))
+        return self.fresh(weights=weights, info=self.info | {"pruned_at": threshold}, calibration=None)
+
+    def fresh(self, **changes: Any) -> "Model":
+        """A copy with these changes and with buffers of its own, which fit other sizes."""
+        return replace(self, **changes, _buffers=Buffers())
+
+    def save(self, folder: str | Path) -> int:
+        """Write the model directory in one step; returns its size in bytes."""
+        names = (self.label_names, self.feature_names)
+        contents = Contents(self.weights, self.rows, *names, self.info, self.vectorizer, self.calibration)
+        return write_model(Path(folder), contents)
+
+    @classmethod
+    def load(cls, folder: str | Path, verify: bool = False) -> "Model":
+        """Read a model directory; arrays are memory-mapped. What does not fit together is refused by name.
+
+        Sizes are always checked, the sha256 of every file (which reads all of it) if asked to `verify`.
+        """
+        return cls(*read_model(Path(folder), verify))
