@@ -251,7 +251,6 @@ def test_commands_are_found() -> None:
     found = all_commands()
     assert "xmlpreck train --data demo" in found
     assert "xmlpreck data validate PATH" in found
-    assert "python tools/simulate_cluster.py --validate" in found
     assert len(found) > 60
 
 
