@@ -201,33 +201,6 @@ def cut_to_bfloat16(W):
     return np.ldexp(np.trunc(fraction * 256) / 256, exponent)
 
 
-def champions(W, per_feature, allowed, dense, common):
-    """(W, where): the largest weights of each feature (of equal ones the lower label), of what labels may have or,
-    for a dense feature, of all; a common feature has none."""
-    where = np.zeros(W.shape, dtype=bool)
-    for f in np.flatnonzero(~common):
-        labels = range(W.shape[1]) if dense[f] else np.flatnonzero(allowed[f])
-        where[f, sorted(labels, key=lambda label: (-W[f, label], label))[:per_feature]] = True
-    return np.where(where, W, 0), where
-
-
-def partial_scores(x, y, W, listed, where, common):
-    """Champions, and all weights of common features, in blocks of 64 labels with a champion or a relevant label; None
-    without a champion."""
-    met = where[x != 0].any(axis=0)
-    if not met.any():
-        return None
-    is_open = np.isin(np.arange(len(y)) // 64, np.flatnonzero(met | y) // 64)
-    return np.where(is_open, x @ listed + x[common] @ W[common], 0)
-
-
-def candidates(partial, y, n):
-    """The n irrelevant labels with the largest partial scores, as booleans."""
-    found = np.zeros(len(y), dtype=bool)
-    found[sorted(np.flatnonzero(~y), key=lambda label: (-partial[label], label))[:n]] = True
-    return found
-
-
 def eta_at(eta, decay, t, pass_number, n_passes):
     """Of batch t, in a pass; linear: eta, then less by eta / n_passes in each pass."""
     if decay == "linear":
@@ -237,22 +210,20 @@ def eta_at(eta, decay, t, pass_number, n_passes):
 
 def hardest_label(s, y):
     """The irrelevant label with the highest score, the lower one of equals; None if the row has none, or no label."""
-    irrelevant = [label for label in range(len(s)) if not y[label] and s[label] > -np.inf]
+    irrelevant = [label for label in range(len(s)) if not y[label]]
     return min(irrelevant, key=lambda label: (-s[label], label)) if y.any() and irrelevant else None
 
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
-          restrict=True, label_weights=None, start=None, spread=False, cut=False, shortlist=None,
-          widened=None):  # fmt: skip
+          restrict=True, label_weights=None, start=None, spread=False, cut=False, widened=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
     scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
-    with W cut to bfloat16; with `shortlist` = (labels a feature, candidates, when lists are made: {(pass, rows seen)},
-    dense features, common features) an irrelevant label must be a candidate, once there are lists; from pass `widened`
-    on the label that was the hardest for a row in the pass before may use the row's features."""
+    with W cut to bfloat16; from pass `widened` on the label that was the hardest for a row in the pass before may use
+    the row's features."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
-    facts, lists, hardest, orders = [], None, {}, list(orders)
+    facts, hardest, orders = [], {}, list(orders)
     for pass_number, order in enumerate(orders, start=1):
         surrogate, errors, updated = 0.0, 0, 0
         if pass_number == widened:
@@ -262,17 +233,12 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
         for start in range(0, len(order), batch_rows):
             t += 1
             eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if rule.startswith("sgd") else 1.0
-            if shortlist is not None and (pass_number, start) in shortlist[2]:
-                lists = champions(W, shortlist[0], allowed, *shortlist[3:])
             W_before = cut_to_bfloat16(W) if cut else W.copy()
             for row in order[start : start + batch_rows]:
                 x, y = X[row], Y[row]
                 s = x @ W_before
                 if noise is not None:
                     s = s + noise(pass_number, row)
-                partial = None if lists is None else partial_scores(x, y, W_before, *lists, shortlist[4])
-                if partial is not None:
-                    s = np.where(y | candidates(partial, y, shortlist[1]), s, -np.inf)
                 if pass_number + 1 == widened:
                     hardest[row] = hardest_label(s, y)
                 c = RULES[rule](s, y, k)

@@ -86,16 +86,12 @@ def interrupt(data, config, checkpoints, n_pauses=1, **safety):
         {"tau": 0.4, "average_from": 2},
         {"heldout": 0.2, "prune": 0.05, "average_from": 3},
         {"radius": 0.6, "batch_rows": 1, "average_from": 0},
-        {"shortlist": 3, "average_from": 2},
-        {"widen": True, "shortlist": 3, "average_from": 1},
+        {"widen": True, "average_from": 1},
     ],
     ids=lambda train: "-".join(train),
 )
 def test_stopped_at_every_pause(tmp_path, monkeypatch, algo, train):
     """A run of two blocks that gets no further than one call of the kernels at a time, with 1, 2 and 3 threads."""
-    monkeypatch.setattr("xmlpreck.train.trainer.EXACT_ROWS", 10)
-    monkeypatch.setattr("xmlpreck.train.trainer.LISTED_ROWS", 40)  # lists outlive some stops
-    monkeypatch.setattr("xmlpreck.train.trainer.CANDIDATES", 5)
     data, config = dataset(), settings(algo=algo, **train)
     told = []
     whole = fit(data, config, told.append)
@@ -479,9 +475,6 @@ WRONG_ARRAYS = {
     "weights in a table": ("values", lambda array: array[None]),
     "no weights": ("values", lambda array: array[:0]),
     "norms without end": ("norms", put(0, np.inf)),
-    "champions of other labels": ("champion_labels", put(0, 2**30)),
-    "champions below 0": ("champion_labels", put(0, -5)),
-    "a list that was due": ("list_due", put(0, -1)),
     "hardest of other labels": ("hardest", put(0, 2**30)),
     "hardest below -1": ("hardest", put(0, -(2**31))),
     "hardest of other rows": ("hardest", lambda array: array[:5]),
@@ -492,9 +485,8 @@ WRONG_ARRAYS = {
 def test_a_wrong_array_of_a_checkpoint_is_refused(tmp_path, monkeypatch, what):
     """Some are places in memory: the kernels would follow them anywhere."""
     data, checkpoints = dataset(), Checkpoints(tmp_path / "m")
-    config = settings(widen=True, shortlist=3)
+    config = settings(widen=True)
     monkeypatch.setattr("xmlpreck.kernels.linear.DENSE_SHARE", 0)
-    monkeypatch.setattr("xmlpreck.train.trainer.EXACT_ROWS", 10)
     interrupt(data, config, checkpoints, 7)
     change_array(checkpoints.last().folder, *WRONG_ARRAYS[what])
     with pytest.raises(InputError, match="the checkpoint's"):

@@ -464,7 +464,6 @@ def test_a_loss_after_resuming(tmp_path, lossy):
     [
         ({}, 5, {}, "200 labels are 4 blocks of 64, and a shard has one or more: ask for at most 4"),
         ({"radius": 1.0}, 2, {}, "radius needs the length of all weights"),
-        ({"shortlist": 5}, 2, {}, "a shortlist is of all labels"),
         ({}, 2, {"fit_memory": True}, "--fit-memory compares the weights of all labels"),
         ({}, 2, {"memory": 1 << 30}, "--memory is of this machine"),
         ({"eta": 1e38}, 2, {}, r"no longer finite in pass \d: eta 1e\+38 is too large"),

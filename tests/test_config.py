@@ -74,7 +74,7 @@ def test_threads_do_not_crowd_the_cores():
         ("train.eta=nan", "train.eta must be a positive number, at most 1e\\+38, but is nan"),
         ("train.tau=-1", "train.tau must be 0 or more"),
         ("train.heldout=1.0", "train.heldout must be a share from 0"),
-        ("train.shortlist=-1", "train.shortlist must be 0 or more, but is -1"),
+        ("train.shortlist=0", "no setting train.shortlist"),
         ("train.average_from=-1", "train.average_from must be 0 or more, but is -1"),
         ("train.centroid=inf", "train.centroid must be at most 1e\\+30, but is inf"),
         ("rows.bias=inf", "rows.bias must be at most 1e\\+30, but is inf"),

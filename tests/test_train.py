@@ -1,17 +1,21 @@
 """The trainer against the slow reference: weights, averages, facts; and the same bits for any number of threads."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import reference
+from conftest import reseal
 from scipy.sparse import csr_array
 from test_kernels import perturbed
 
 from xmlpreck import metrics
+from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.data import catalog
 from xmlpreck.data.formats import Dataset
+from xmlpreck.data.formats.repository import write_repository_text
 from xmlpreck.data.rows import split_heldout
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
@@ -417,55 +421,16 @@ def test_growing_an_empty_support_keeps_the_clock():
     assert trainer.learner.clock[linear.STEPS] == 6
 
 
-# --- shortlists in training
-
-
-def short_intervals(monkeypatch, exact=16, listed=32, a_call=16, n_candidates=6):
-    monkeypatch.setattr("xmlpreck.train.trainer.EXACT_ROWS", exact)
-    monkeypatch.setattr("xmlpreck.train.trainer.LISTED_ROWS", listed)
-    monkeypatch.setattr("xmlpreck.train.trainer.ROWS_A_CALL", a_call)
-    monkeypatch.setattr("xmlpreck.train.trainer.CANDIDATES", n_candidates)
-
-
-@pytest.mark.parametrize("share", [0, 6])
-@pytest.mark.parametrize("settings", [{}, {"algo": "perceptron-avg", "batch_rows": 4}, {"spread": True}])
-def test_training_with_a_shortlist_equals_the_reference(monkeypatch, settings, share):
-    """Sparse rows only, or dense ones from a sixth of the labels on and features common from a fifth on; one row has
-    no other features."""
-    monkeypatch.setattr(linear, "DENSE_SHARE", share)
-    monkeypatch.setattr("xmlpreck.train.trainer.COMMON_SHARE", 5)
-    short_intervals(monkeypatch)
-    X, Y = draw_rows(seed=21, n_rows=70, n_labels=250)
-    n_labels_of = reference.support(X, Y).sum(axis=1)
-    is_dense, is_common = n_labels_of * share > Y.shape[1], (n_labels_of * 5 > Y.shape[1]) & (share > 0)
-    assert 0 < is_common.sum() < is_dense.sum() < 40 if share else not is_dense.any()
-    X[7] = np.where(is_common, X[7], 0)
-    config = replace(TrainConfig(epochs=2, k=3, eta=0.3, batch_rows=8, average_from=1, shortlist=4), **settings)
-    found, facts = trained(X, Y, config)
-    lists = {(1, rows) for rows in (16, 32, 64)} | {(2, rows) for rows in (0, 32, 64)}
-    slow = reference.train(
-        X, Y, rule=config.algo, k=3, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.3,
-        spread=config.spread, shortlist=(4, 6, lists, is_dense, is_common),
-    )  # fmt: skip
-    np.testing.assert_allclose(dense(found.learner.weights), slow.last, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(dense(found.weights()), slow.average, rtol=1e-9, atol=1e-12)
-    assert [f.updated for f in facts] == slow.updated
-    exact, _ = trained(X, Y, replace(config, shortlist=0))
-    assert (dense(exact.weights()) != dense(found.weights())).any()
-
-
-@pytest.mark.parametrize("settings", [{}, {"tau": 0.4}, {"radius": 1.0}, {"algo": "sgd-max", "favour": "tail"}])
-def test_a_shortlist_of_all_labels_is_exact_training(monkeypatch, settings):
-    """To the last bit, with dense rows, noise and a scale too."""
-    short_intervals(monkeypatch, n_candidates=200)
-    X, Y = draw_rows(seed=22, n_rows=150, n_labels=150)
-    config = TrainConfig(epochs=2, threads=2, **settings)
-    runs = [trained(X, Y, replace(config, shortlist=n), np.float32)[0] for n in (0, 150)]
-    assert bits(runs[0]) == bits(runs[1])
-
-
-def test_a_shortlist_gives_the_same_bits_for_any_number_of_threads(monkeypatch):
-    short_intervals(monkeypatch)
-    X, Y = draw_rows(seed=23, n_rows=200, n_labels=150)
-    runs = [trained(X, Y, TrainConfig(epochs=2, threads=n, shortlist=5, tau=0.2), np.float32)[0] for n in (1, 2, 3)]
-    assert bits(runs[0]) == bits(runs[1]) == bits(runs[2])
+def test_a_model_with_a_retired_setting_is_updated(tmp_path):
+    """xmlpreck 0.1 wrote train.shortlist into every model."""
+    model = fit(as_dataset(*draw_rows(seed=1)), RunConfig())
+    model.save(tmp_path / "old")
+    path = tmp_path / "old" / "model.json"
+    about = json.loads(path.read_text())
+    about["config"]["train"]["shortlist"] = 0
+    path.write_text(json.dumps(about))
+    reseal(tmp_path / "old")
+    write_repository_text(tmp_path / "more.txt", as_dataset(*draw_rows(seed=2)))
+    words = ["update", "--model", str(tmp_path / "old"), "--data", str(tmp_path / "more.txt"), "--split", "train"]
+    assert main([*words, "--out", str(tmp_path / "new")]) == 0
+    assert "shortlist" not in json.loads((tmp_path / "new" / "model.json").read_text())["config"]["train"]

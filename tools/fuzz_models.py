@@ -194,7 +194,7 @@ def model_target(kind: str, rng: np.random.Generator) -> Target:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"heldout": 0.1},
-    "wide": {"widen": True, "shortlist": 2, "average_from": 1},
+    "wide": {"widen": True, "average_from": 1},
 }
 
 

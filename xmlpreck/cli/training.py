@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 STOPPING = {"training": "stopping after a checkpoint", "saving": "the model is being saved, and then it ends"}
 
 # Settings of training that have a flag of their own; the others are reached by --set.
-NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "shortlist", "heldout", "threads", "seed")
+NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
 
 
 def add_training_commands(commands: Any) -> None:

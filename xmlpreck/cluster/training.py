@@ -122,8 +122,6 @@ def refuse_settings(config: RunConfig, safety: Safety) -> None:
     """What needs all weights in one place."""
     if config.train.radius:
         raise InputError("radius needs the length of all weights after every batch: leave it 0 with --engine ray")
-    if config.train.shortlist:
-        raise InputError("a shortlist is of all labels: leave train.shortlist 0 with --engine ray")
     if safety.memory:
         raise InputError("--memory is of this machine: what nodes may use, Ray is told (ray start --memory)")
     if safety.fit_memory:

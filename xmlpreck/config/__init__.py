@@ -22,6 +22,7 @@ ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
 PASS_DECAYS = (*STEP_DECAYS, "linear")
+RETIRED = {("train", "shortlist")}  # settings of older versions that a saved model may still have
 MAX_COUNT = 2**31 - 1
 MAX_K = 1 << 16
 MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
@@ -134,12 +135,6 @@ class TrainConfig:
     tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy", 0, 1e30)
     radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free", 0, MAX_STEP)
     spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
-    shortlist: int = setting(
-        0,
-        "look for irrelevant labels among those that the so many strongest of each feature bring up; 0 = among all",
-        0,
-        MAX_COUNT,
-    )
     widen: bool = setting(
         False, "after two passes let the hardest irrelevant label of each row use the row's features; for rare labels"
     )
@@ -229,6 +224,14 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         return {name: dataclasses.asdict(getattr(self, name)) for name in ("rows", "train", "text")}
+
+
+def without_retired(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a saved model without those that only older versions had."""
+    return {
+        section: {name: value for name, value in values.items() if (section, name) not in RETIRED}
+        for section, values in sections.items()
+    }
 
 
 def from_dict(sections: dict[str, Any], source: str) -> RunConfig:

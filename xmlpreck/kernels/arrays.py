@@ -53,7 +53,6 @@ class Learner(NamedTuple):
     sums: np.ndarray  # like weights.values
     clock: np.ndarray  # float64, see the places below
     norms: np.ndarray  # (FEATURE_GROUPS) float64: squared norm of weights, kept only when there is a radius
-    champions: Weights  # the largest weights of each feature, as they were some rows ago; of none without a shortlist
 
 
 class Settings(NamedTuple):
@@ -71,7 +70,6 @@ class Settings(NamedTuple):
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
     n_frozen: int = 0  # labels that do not change: the first so many
     first_block: int = 0  # where these labels begin, if they are a shard of all
-    n_candidates: int = 0  # irrelevant labels that are looked at, if they come from a shortlist; 0 = all
 
 
 class Work(NamedTuple):
@@ -85,8 +83,6 @@ class Work(NamedTuple):
     pos: np.ndarray  # their scores
     neg_labels: np.ndarray  # (k) int32
     neg: np.ndarray
-    candidates: np.ndarray  # (n_candidates + most labels of a row) int32: of a shortlist, then the relevant labels
-    candidate_scores: np.ndarray  # their scores
 
 
 class Proposals(NamedTuple):
@@ -165,9 +161,8 @@ def run_team(n_threads: int, task: Callable[[int], None], stop: Callable[[], Non
         raise errors[0]
 
 
-def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.float32, n_candidates: int = 0) -> Work:
-    """Buffers for one thread: the k best labels, of all or of a shortlist, of a row that has at most `most_labels`
-    relevant ones."""
+def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.float32) -> Work:
+    """Buffers for one thread: the k best labels of a row that has at most `most_labels` relevant ones."""
     n_blocks = -(-n_labels // BLOCK)
     return Work(
         scores=np.full(n_blocks * BLOCK, -np.inf, dtype),
@@ -178,8 +173,6 @@ def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.fl
         pos=np.zeros(max(most_labels, 1), dtype),
         neg_labels=np.zeros(k, np.int32),
         neg=np.zeros(k, dtype),
-        candidates=np.zeros(n_candidates + most_labels, np.int32),
-        candidate_scores=np.zeros(n_candidates + most_labels, dtype),
     )
 
 

@@ -493,87 +493,6 @@ def _score_for_choice(row, rows, relevant, weights, scale, settings, noise, work
 
 
 @njit(cache=True, nogil=True)
-def _add_to_blocks(v, w, work):
-    """As _add_one, within the opened blocks. No slices: threads would meet at the count of references to w."""
-    scores = work.scores
-    for j in range(work.counts[1]):
-        first = np.uint64(work.blocks[j]) * np.uint64(BLOCK)
-        for i in range(np.uint64(min(BLOCK, len(w) - work.blocks[j] * BLOCK))):
-            scores[first + i] += v * as_scored(w[first + i], w)
-
-
-@njit(cache=True, nogil=True)
-def _take_candidates(features, values, relevant, weights, champions, n_candidates, work):
-    """The best irrelevant labels by partial scores: a feature counts for its champions, or for all labels if it has a
-    dense row and no champions. Only blocks with a champion or a relevant label are looked at.
-
-    Returns how many candidates there are; -1 if no feature has champions.
-    """
-    n_labels = weights.dense_rows.shape[1]
-    _begin_row(work)
-    n_met = 0
-    for i in range(len(features)):
-        for p in range(champions.offsets[features[i]], champions.offsets[features[i] + 1]):
-            label = champions.labels[p]
-            _open_at(label, n_labels, work)
-            work.scores[label] += values[i] * champions.values[p]
-            n_met += 1
-    if n_met == 0:
-        return -1
-    for i in range(len(relevant)):
-        _open_at(relevant[i], n_labels, work)
-    for i in range(len(features)):
-        d = weights.dense_of[features[i]]
-        if d >= 0 and champions.offsets[features[i]] == champions.offsets[features[i] + 1]:
-            _add_to_blocks(values[i], weights.dense_rows[d], work)
-    for i in range(len(relevant)):
-        work.scores[relevant[i]] = -np.inf
-    return _top_labels(n_candidates, n_labels, work, work.candidate_scores, work.candidates)
-
-
-@njit(cache=True, nogil=True)
-def _score_labels(features, values, weights, labels, scores):
-    """scores[j] = <w_l, x>, l = labels[j], with the bits of _score_row."""
-    scores[:] = 0
-    for i in range(len(features)):  # outside: the feature's row is searched while it is in the cache
-        f = features[i]
-        d = weights.dense_of[f]
-        for j in range(len(labels)):
-            if d >= 0:
-                scores[j] += values[i] * as_scored(weights.dense_rows[d, labels[j]], weights.dense_rows)
-            else:
-                p = _find(weights.labels, weights.offsets[f], weights.offsets[f + 1], labels[j])
-                if p >= 0:
-                    scores[j] += values[i] * as_scored(weights.values[p], weights.dense_rows)
-
-
-@njit(cache=True, nogil=True)
-def _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, noise, work):
-    """As _score_for_choice and _split_labels, but the irrelevant labels are the best of a shortlist's candidates; -1 if
-    there is no shortlist for this row."""
-    first, last = rows.offsets[row], rows.offsets[row + 1]
-    features, values = rows.features[first:last], rows.values[first:last]
-    n = _take_candidates(features, values, relevant, learner.scored, learner.champions, settings.n_candidates, work)
-    if n < 0:
-        return -1
-    n_pos, n_neg = len(relevant), 0
-    labels, scores = work.candidates[: n + n_pos], work.candidate_scores[: n + n_pos]
-    labels[n:] = relevant
-    _score_labels(features, values, learner.scored, labels, scores)
-    if scale != 1:
-        scores *= scale
-    row_key = _mix(settings.noise_key + np.uint64(row))
-    for i in range(n + n_pos):
-        if settings.perturbed:
-            scores[i] += noise[_noise_place(row_key, labels[i] // BLOCK) + labels[i] % BLOCK]
-        if i < n:
-            n_neg = _insert(scores[i], labels[i], work.neg, work.neg_labels, n_neg, n_best)
-        else:
-            _insert(scores[i], labels[i], work.pos, work.pos_labels, i - n, n_pos)
-    return n_neg
-
-
-@njit(cache=True, nogil=True)
 def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch, hardest):
     """Train on rows[order] in synchronous batches; every thread of the team calls this with its number `me`.
 
@@ -596,10 +515,8 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
             n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
-            n_neg = -1 if len(relevant) > 0 else 0
-            if n_neg < 0 and settings.n_candidates > 0:
-                n_neg = _split_shortlisted(row, rows, relevant, n_best, learner, scale, settings, noise, work)
-            if n_neg < 0:
+            n_neg = 0
+            if len(relevant) > 0:
                 _score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
                 n_neg = _split_labels(relevant, n_best, n_labels, work)
             if len(hardest) > 0:

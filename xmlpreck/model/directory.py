@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xmlpreck
-from xmlpreck.config import InputError, RowsConfig, from_dict
+from xmlpreck.config import InputError, RowsConfig, from_dict, without_retired
 from xmlpreck.data.dataset import MAX_ID, check_offsets
 from xmlpreck.data.text import FILES as TEXT_FILES
 from xmlpreck.data.text import TextVectorizer
@@ -204,6 +204,8 @@ def open_head(folder: Path, verify: bool = False) -> Head:
         rows = from_dict({"rows": about["rows"]}, "rows").rows
         n_features, n_labels = (check_count(about[name]) for name in ("n_features", "n_labels"))
         check_info({name: value for name, value in about.items() if name not in _OWN_KEYS})
+        if about.get("config") is not None:
+            about["config"] = without_retired(about["config"])
     except InputError as error:
         raise ModelError(f"{folder / ABOUT}: {error}") from None
     except KeyError as error:

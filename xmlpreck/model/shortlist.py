@@ -12,8 +12,8 @@ from xmlpreck.kernels.champions import predict_shortlisted, take_champions
 CANDIDATES = 100
 
 
-def room_for_champions(weights: Weights, per_feature: int | np.ndarray) -> Weights:
-    """Sparse rows of 0 for so many largest weights of every, or of each, feature; fill_champions finds these."""
+def room_for_champions(weights: Weights, per_feature: int) -> Weights:
+    """Sparse rows of 0 for the per_feature largest weights of every feature; fill_champions finds these."""
     n_labels = int(weights.dense_rows.shape[1])
     lengths = np.where(weights.dense_of >= 0, n_labels, np.diff(weights.offsets))
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, per_feature))])

@@ -97,7 +97,6 @@ def plan_run(
     averages = (n_sparse + cells) * value
     scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
     steps = config.batch_rows * ((min(config.k, rows.n_labels) + rows.most_labels) * entry + 8)  # of a batch
-    champions = int(np.minimum(lengths, config.shortlist).sum()) * entry
     # Beside the weights and averages stand, one after the other: the support from which they are laid out (when there
     # are no averages yet); copies of the weights, to score held-out rows; what a wider support is made from; the model
     # as it is pruned or saved (when the averages are gone).
@@ -106,7 +105,7 @@ def plan_run(
     finishing = n_weights * entry * (2 if config.prune else 1) - averages
     parts = {
         "libraries and loaded rows": resident_bytes() - support.labels.nbytes,
-        "weights": n_sparse * entry + cells * (value + scored_cell) + cells // 8 + champions,
+        "weights": n_sparse * entry + cells * (value + scored_cell) + cells // 8,
         "averages": averages,
         "rows being read": rows.streamed_bytes,
         "buffers": config.n_threads * rows.n_labels * value + steps,
@@ -119,7 +118,7 @@ def plan_run(
         n_weights,
         n_dense,
         parts,
-        checkpoint_bytes=2 * averages + champions,
+        checkpoint_bytes=2 * averages,
         model_bytes=n_weights * bytes_a_weight(support) + support.offsets.nbytes + _names_bytes(rows),
         limit_bytes=limit,
     )

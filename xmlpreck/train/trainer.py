@@ -26,7 +26,6 @@ from xmlpreck.kernels.arrays import (
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
 from xmlpreck.model import all_sparse, lay_out, rounded
-from xmlpreck.model.shortlist import fill_champions, room_for_champions
 from xmlpreck.train.checkpoint import write_arrays
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows, shuffled_blocks
 from xmlpreck.train.support import find_support, support_of_hardest, union_of
@@ -36,19 +35,9 @@ TAIL_POWER = 0.5
 
 NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
-# With a shortlist: rows of a new model that look at all labels, rows between two makings of the lists (in the first
-# pass fewer, at first), and irrelevant labels of a row that are scored.
-EXACT_ROWS = 8_192
-LISTED_ROWS = 32_768
-CANDIDATES = 32
-
 # Room for the hardest irrelevant labels is made before this pass, and the one before it tells which they are: by the
 # scores that rows start with, they are others, and nothing is gained (docs/tuning.md).
 WIDENED_PASS = 3
-
-# A feature that more than 1 / COMMON_SHARE of the labels may use (the bias is one) has no list: all of its weights
-# count. With a list of the bias, the labels with its largest weights would crowd out all others.
-COMMON_SHARE = 2
 
 # Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
@@ -79,8 +68,7 @@ class Trainer:
         self.since = 0.0  # when the pass went on last
         self.n_labels = int(start.dense_rows.shape[1])
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
-        self.learner = new_learner(start, is_dense, config.shortlist)
-        self.list_due = np.zeros(1, np.int64)  # rows of the pass after which the shortlist is made anew
+        self.learner = new_learner(start, is_dense)
         # With `widen`: the best irrelevant label of each row (-1 = none) in the pass before WIDENED_PASS.
         self.hardest = np.zeros(0, np.int32)
         self.is_wide = False  # may these labels use the features of these rows?
@@ -93,14 +81,14 @@ class Trainer:
         wanted = find_support(blocks, rows.n_features, rows.n_labels, self.config.n_threads, old.sums.dtype)
         known = all_sparse(old.weights, old.dense_mask)
         if not len(known.labels):
-            self.learner = new_learner(wanted, per_feature=self.config.shortlist)._replace(clock=old.clock)
+            self.learner = new_learner(wanted)._replace(clock=old.clock)
             return
         sums = all_sparse(old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask)
         grown, places = union_of(known, wanted)
         values = np.zeros((2, len(grown.labels)), old.sums.dtype)
         values[:, places] = known.values, sums.values
         grown_sums = lay_out(grown._replace(values=values[1]), narrow=False)
-        self.learner = new_learner(grown._replace(values=values[0]), per_feature=self.config.shortlist)._replace(
+        self.learner = new_learner(grown._replace(values=values[0]))._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
         )
 
@@ -118,7 +106,7 @@ class Trainer:
         it does not have. New weights start at 0; which features have dense rows stays."""
         self.is_wide = True
         learner = self.learner
-        weights, champions = learner.weights, learner.champions
+        weights = learner.weights
         wanted = no_weights(rows.n_features, rows.n_labels)
         for start, block in rows.blocks(range(rows.n_blocks)):
             hardest = self.hardest[start : start + len(block.offsets) - 1]
@@ -132,12 +120,10 @@ class Trainer:
             return new
 
         wide = grown._replace(values=moved(weights.values))
-        n_listed = np.where(weights.dense_of >= 0, np.diff(champions.offsets), self.config.shortlist)
         self.learner = learner._replace(
             weights=wide,
             scored=wide if learner.scored is weights else wide._replace(dense_rows=learner.scored.dense_rows),
             sums=moved(learner.sums),
-            champions=room_for_champions(wide, n_listed),
         )
 
     def hardest_of(self, start: int, n_rows: int) -> np.ndarray:
@@ -177,7 +163,6 @@ class Trainer:
             raise TrainingError("training was interrupted within a pass, and its weights are of no use: start again")
         if self.cursor.number == self.n_passes:
             self.cursor = Cursor(self.n_passes + 1)
-            self.list_due[0] = 0
         cursor = self.cursor
         settings = self.pass_settings()
         self.since = time.perf_counter()
@@ -206,16 +191,16 @@ class Trainer:
         n_labels_of = np.diff(rows.label_offsets)
         most_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
-        n_candidates = max(CANDIDATES, settings.k) if self.config.shortlist else 0
-        works = [new_work(self.n_labels, settings.k, most_labels, dtype, n_candidates) for _ in range(n_threads)]
+        works = [new_work(self.n_labels, settings.k, most_labels, dtype) for _ in range(n_threads)]
         rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
         for start in range(cursor.n_rows, len(order), rows_a_call):
             part = order[start : start + rows_a_call]
             batch = new_batch(len(part), batch_rows, settings.k + most_labels, dtype)
-            here = settings._replace(n_candidates=n_candidates if self._has_shortlist() else 0)
 
-            def work(me: int, part: np.ndarray = part, batch: Batch = batch, here: Settings = here) -> None:
-                linear.train_rows(me, n_threads, rows, part, self.learner, here, self.noise, works[me], batch, hardest)
+            def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
+                linear.train_rows(
+                    me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch, hardest
+                )
 
             def stop(batch: Batch = batch) -> None:
                 batch.arrived.fill(linear.STOPPED)
@@ -229,21 +214,8 @@ class Trainer:
             pause()
             self.since = time.perf_counter()  # what a pause takes is not the pass's
 
-    def _has_shortlist(self) -> bool:
-        """Is there a shortlist for the next rows? It is made anew, if that is due."""
-        seen, is_new = self.cursor.rows_seen, self.cursor.number == 1
-        if not self.config.shortlist or (is_new and seen < EXACT_ROWS):
-            return False
-        if seen >= self.list_due[0]:
-            fill_champions(self.learner.champions, self.learner.weights, self.config.n_threads)
-            self.list_due[0] = seen + (min(seen, LISTED_ROWS) if is_new else LISTED_ROWS)
-        return True
-
     def time_rows(self, rows: PreparedRows) -> float:
-        """Seconds that a pass will take, by the time of some rows; a new model is as it was before.
-
-        With a shortlist it will take less: these rows look at all labels.
-        """
+        """Seconds that a pass will take, by the time of some rows; a new model is as it was before."""
         _, block = next(rows.blocks([0]))
         some = np.arange(min(len(block.offsets) - 1, TIMED_ROWS))
         self.cursor = Cursor(self.n_passes + 1)
@@ -268,12 +240,6 @@ class Trainer:
             "clock": learner.clock,
             "norms": learner.norms,
         }
-        if self.config.shortlist:
-            arrays |= {
-                "champion_labels": learner.champions.labels,
-                "champion_values": learner.champions.values,
-                "list_due": self.list_due,
-            }
         return arrays | ({"hardest": self.hardest} if len(self.hardest) else {})
 
     def write_arrays(self, folder: Path) -> dict[str, str]:
@@ -349,11 +315,8 @@ class Trainer:
 
 def _are_legal(name: str, saved: np.ndarray, n_labels: int) -> bool:
     """Whether an array of a checkpoint has only values that the kernels can take: labels are places in memory."""
-    if name in ("champion_labels", "hardest"):
-        least = -1 if name == "hardest" else 0
-        return not len(saved) or bool(saved.min() >= least and saved.max() < n_labels)
-    if name == "list_due":
-        return bool((saved >= 0).all())
+    if name == "hardest":
+        return not len(saved) or bool(saved.min() >= -1 and saved.max() < n_labels)
     parts = range(0, len(saved), LOOKED_AT)
     is_finite = all(np.isfinite(saved[start : start + LOOKED_AT]).all() for start in parts)
     return is_finite and (name != "clock" or bool((saved >= 0).all() and saved[linear.SCALE] > 0))
@@ -391,17 +354,13 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
     )
 
 
-def new_learner(start: Weights, is_dense: np.ndarray | None = None, per_feature: int = 0) -> Learner:
-    """A learner that starts from sparse rows; their pattern, zeros too, is its support.
-
-    See lay_out for `is_dense`; `per_feature` labels of each feature are its champions.
-    """
+def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
+    """A learner that starts from sparse rows; their pattern, zeros too, is its support. See lay_out for `is_dense`."""
     weights = lay_out(start, is_dense, narrow=False)
     mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
     fill_mask(start.offsets, start.labels, weights.dense_of, mask)
     norms = np.zeros(linear.FEATURE_GROUPS)
     add_squares(start.offsets, start.values, norms)
-    is_common = (np.diff(start.offsets) * COMMON_SHARE > weights.dense_rows.shape[1]) & (weights.dense_of >= 0)
     is_single = weights.values.dtype == np.float32
     return Learner(
         weights=weights,
@@ -411,5 +370,4 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None, per_feature:
         sums=np.zeros_like(weights.values),
         clock=np.array(NEW_CLOCK),
         norms=norms,
-        champions=room_for_champions(weights, np.where(is_common, 0, per_feature)),
     )
