@@ -122,8 +122,8 @@ def weighted(c, a):
     of_pairs = np.zeros(len(c))
     for i in up:
         for j in down:
-            of_pairs[i] += a[i] / len(up)
-            of_pairs[j] -= a[i] / len(up)
+            of_pairs[i] -= a[i] * c[j] / len(up)
+            of_pairs[j] += a[i] * c[j] / len(up)
     return of_pairs
 
 
@@ -208,6 +208,11 @@ def eta_at(eta, decay, t, pass_number, n_passes):
     return {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay]
 
 
+def relevance_of(row, relevance, y):
+    """The relevance of a row's labels: 1 for every label, unless a matrix of them is given."""
+    return y.astype(float) if relevance is None else relevance[row]
+
+
 def hardest_label(s, y):
     """The irrelevant label with the highest score, the lower one of equals; None if the row has none, or no label."""
     irrelevant = [label for label in range(len(s)) if not y[label]]
@@ -215,11 +220,12 @@ def hardest_label(s, y):
 
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
-          restrict=True, label_weights=None, start=None, spread=False, cut=False, widened=None):  # fmt: skip
+          restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
+          widened=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
     scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
-    with W cut to bfloat16; from pass `widened` on the label that was the hardest for a row in the pass before may use
-    the row's features."""
+    with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of a row's labels; from pass `widened` on
+    the label that was the hardest for a row in the pass before may use the row's features."""
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
@@ -244,8 +250,8 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
                 c = RULES[rule](s, y, k)
                 if spread and rule.startswith("sgd"):
                     c = spread_out(c, s, y, k)
-                if label_weights is not None:
-                    c = weighted(c, label_weights)
+                if label_weights is not None or relevance is not None:
+                    c = weighted(c, (1.0 if label_weights is None else label_weights) * relevance_of(row, relevance, y))
                 W += np.where(allowed, eta_t * np.outer(x, c), 0.0)
                 k_i = min(k, int(y.sum()))
                 if k_i > 0:

@@ -36,7 +36,7 @@ from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Proposals, sparse_weights
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
-from xmlpreck.train import Checkpoints, Interrupted, Safety, TrainingError, run
+from xmlpreck.train import Checkpoints, Interrupted, Safety, run
 from xmlpreck.train import fit as fit_here
 from xmlpreck.train.trainer import pass_settings
 
@@ -185,7 +185,7 @@ def test_merged_choice_equals_the_reference(seed, algo, k, spread, tail, fading)
         if spread and algo.startswith("sgd"):
             c = reference.spread_out(c, s, y, k)
         if tail:
-            c = reference.weighted(c, weights) * -c.min()  # it takes a lowered label for -1, which spread divides
+            c = reference.weighted(c, weights)
         np.testing.assert_allclose(found[i], eta * c, rtol=1e-5, atol=1e-7)
         assert batch.updated[i] == c.any()
         if k_row := min(k, int(y.sum())):
@@ -475,14 +475,21 @@ def test_what_cannot_be_trained(tmp_path, train, n_shards, safety, said):
         fit_shards(tmp_path, data, configure(**train), n_shards, **safety)
 
 
+def test_relevance_weights_are_refused(tmp_path):
+    data = as_dataset(*draw_rows(seed=3, n_labels=200))
+    data.labels.data[5] = 2.0
+    with pytest.raises(InputError, match="relevance weights of labels work on one machine only"):
+        fit_shards(tmp_path, data, configure(), 2)
+
+
 def test_nothing_to_learn(tmp_path):
     X, Y = draw_rows(seed=3)
-    with pytest.raises(TrainingError, match="none of the 70 rows has a label"):
+    with pytest.raises(InputError, match="none of the 70 rows has a label"):
         fit_shards(tmp_path, as_dataset(X, np.zeros_like(Y)), configure(), 2)
-    with pytest.raises(TrainingError, match="no data: 0 rows"):
+    with pytest.raises(InputError, match="no data: 0 rows"):
         fit_shards(tmp_path, as_dataset(X[:0], Y[:0]), configure(), 2)
     X[7, 2] = np.nan
-    with pytest.raises(TrainingError, match="row 7 has a value that is not a finite number"):
+    with pytest.raises(InputError, match="row 7 has a value that is not a finite number"):
         fit_shards(tmp_path, as_dataset(X, Y), configure(), 2)
 
 

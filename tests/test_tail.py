@@ -54,7 +54,8 @@ def test_pairs_raise_as_much_as_they_lower(raised, n_lowered, same_weight):
         weights[n_lowered:] = 1
     steps = np.array([-1.0] * n_lowered + [n_lowered / len(raised)] * len(raised))
     weighed = steps.copy()
-    linear._weigh_pairs(np.arange(len(steps), dtype=np.int32), weighed, weights)
+    no_labels, no_relevance = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    linear._weigh_pairs(np.arange(len(steps), dtype=np.int32), weighed, weights, no_labels, no_relevance)
     assert weighed.sum() == pytest.approx(0, abs=1e-9)
     np.testing.assert_allclose(weighed[n_lowered:], steps[n_lowered:] * weights[n_lowered:])
     if same_weight:

@@ -13,8 +13,8 @@ import numpy as np
 from xmlpreck.cluster.parts import among_all
 from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import this_node
-from xmlpreck.config import RunConfig
-from xmlpreck.data.formats import TopK
+from xmlpreck.config import InputError, RunConfig
+from xmlpreck.data.formats import Dataset, TopK
 from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.data.survey import Survey
 from xmlpreck.files.contents import file_sha256
@@ -77,6 +77,7 @@ class LabelShard:
         rows, _ = open_training_rows(self.source, self.config)
         labels, features = np.zeros(rows.n_labels, np.int64), np.zeros(rows.n_features, np.int64)
         for _, block in read_blocks(rows.source, rows.block_rows, blocks):
+            refuse_relevance(block)
             labels += np.bincount(block.labels.indices, minlength=len(labels))
             features[: block.rows.shape[1]] += np.bincount(block.rows.indices, minlength=block.rows.shape[1])
         return Census(labels, features)
@@ -209,6 +210,12 @@ class LabelShard:
         sparse = all_sparse(self.trainer.finish(), least=max(self.config.train.prune, ANY_SIZE))
         arrays = {"offsets": sparse.offsets, "labels": sparse.labels, "values": sparse.values}
         return _written(folder, arrays, self.number)
+
+
+def refuse_relevance(block: Dataset) -> None:
+    """Refuse labels of a relevance other than 1: the driver, which chooses the steps, does not have them."""
+    if (block.labels.data != 1).any():
+        raise InputError("relevance weights of labels work on one machine only: leave out --engine ray")
 
 
 def part_prefix(number: int) -> str:

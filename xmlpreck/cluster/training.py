@@ -24,8 +24,9 @@ from xmlpreck.cluster.merging import choose, join_labels, split_pairs
 from xmlpreck.cluster.parts import cut_evenly, merge
 from xmlpreck.cluster.rows import Place
 from xmlpreck.cluster.session import Session, hire, in_short, on_node, result_of
-from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix
+from xmlpreck.cluster.shard import Census, LabelShard, Pairs, check_part, part_prefix, refuse_relevance
 from xmlpreck.config import InputError, RunConfig
+from xmlpreck.data.formats import Dataset
 from xmlpreck.data.rows import RowSource
 from xmlpreck.files.atomic import scratch_folder
 from xmlpreck.files.progress import progress_bar
@@ -63,6 +64,8 @@ def fit(
     if safety.checkpoints is None:
         raise TrainingError("training on a cluster needs checkpoints: lost shards are restored from them")
     refuse_settings(config, safety)
+    if isinstance(source, Dataset):  # the nodes open files, whose labels all count 1
+        refuse_relevance(source)
     rows, heldout = open_training_rows(source, config)
     saved = safety.checkpoints.last() if safety.resume else None
     edges = edges_of(saved, label_shards, rows.n_labels) if saved is not None else None

@@ -12,7 +12,10 @@ MAX_ID = 2**31 - 1
 
 
 class Dataset(NamedTuple):
-    """Rows and their labels: float32 values, ascending int32 ids; every stored label is 1."""
+    """Rows and their labels: float32 values, ascending int32 ids.
+
+    A stored label is 1, or another positive number: its relevance, by which training multiplies its part of a step.
+    """
 
     rows: csr_array
     labels: csr_array

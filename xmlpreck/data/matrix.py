@@ -43,6 +43,21 @@ def as_rows(matrix: Any, n_columns: int | None = None, noun: str = "feature") ->
     return rows
 
 
+def as_relevance_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
+    """Return a matrix of relevance weights as CSR: positive where a label is relevant; negative ones are refused."""
+    labels = as_rows(matrix, n_labels, "label")
+    if (labels.data > 0).all():
+        return labels
+    labels = labels.copy()
+    labels.eliminate_zeros()
+    if (labels.data < 0).any():
+        entry = int(np.flatnonzero(labels.data < 0)[0])
+        row = int(np.searchsorted(labels.indptr, entry, side="right")) - 1
+        what = f"relevance {labels.data[entry]} for label {labels.indices[entry]}"
+        raise InputError(f"row {row} has {what}: it must be a positive number, or 0 if the label is not relevant")
+    return labels
+
+
 def as_label_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
     """Return a matrix of labels as CSR of ones; a label is relevant where its value is not 0."""
     labels = as_rows(matrix, n_labels, "label")
@@ -56,7 +71,7 @@ def as_label_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
 
 def as_dataset(data: Dataset) -> Dataset:
     """Return a Dataset that keeps its promises, whoever made it."""
-    rows, labels = as_rows(data.rows), as_label_rows(data.labels)
+    rows, labels = as_rows(data.rows), as_relevance_rows(data.labels)
     if rows.shape[0] != labels.shape[0]:
         raise InputError(f"there are {rows.shape[0]} rows, but labels of {labels.shape[0]}")
     for names, matrix, noun in ((data.label_names, labels, "label"), (data.feature_names, rows, "feature")):

@@ -10,9 +10,9 @@ from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.rows import RowSource, read_blocks
 
 
-def _plus(counts: np.ndarray, matrix: csr_array) -> np.ndarray:
-    """Counts with those of the entries of each column added."""
-    found = np.bincount(matrix.indices, minlength=matrix.shape[1])
+def _plus(counts: np.ndarray, matrix: csr_array, weights: np.ndarray | None = None) -> np.ndarray:
+    """Counts with those of the entries of each column added, or with their sums of weights."""
+    found = np.bincount(matrix.indices, weights, minlength=matrix.shape[1])
     return found + counts if counts.size else found
 
 
@@ -23,7 +23,9 @@ class Survey:
         self.n_rows = 0
         self.n_rows_without_labels = 0
         self.label_counts, self.feature_counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.digests = [hashlib.sha256() for _ in range(5)]
+        self.relevance_sums = np.zeros(0)  # label_counts, where every label counts 1
+        self.has_relevance = False
+        self.digests = [hashlib.sha256() for _ in range(6)]
 
     def check_labels(self) -> None:
         if self.n_rows_without_labels == self.n_rows:
@@ -39,6 +41,8 @@ class Survey:
         self.n_rows += block.n_rows
         self.n_rows_without_labels += int(np.count_nonzero(n_labels_of == 0))
         self.label_counts = _plus(self.label_counts, block.labels)
+        self.relevance_sums = _plus(self.relevance_sums, block.labels, block.labels.data)
+        self.has_relevance = self.has_relevance or bool((block.labels.data != 1).any())
         self.feature_counts = _plus(self.feature_counts, block.rows)
         arrays = (
             n_features_of.astype(np.int64),
@@ -46,12 +50,14 @@ class Survey:
             block.rows.data.astype(np.float32, copy=False),
             n_labels_of.astype(np.int64),
             block.labels.indices.astype(np.int32, copy=False),
+            block.labels.data.astype(np.float32, copy=False),
         )
         for digest, array in zip(self.digests, arrays, strict=True):
             digest.update(array.tobytes())
 
     def to_dict(self) -> dict[str, object]:
-        together = hashlib.sha256(b"".join(digest.digest() for digest in self.digests))
+        digests = self.digests if self.has_relevance else self.digests[:-1]  # of ones: the hash of older versions
+        together = hashlib.sha256(b"".join(digest.digest() for digest in digests))
         return {
             "n_rows": self.n_rows,
             "n_rows_without_labels": self.n_rows_without_labels,

@@ -20,6 +20,7 @@ class Rows(NamedTuple):
     values: np.ndarray  # float32
     label_offsets: np.ndarray  # (n_rows + 1) int64
     labels: np.ndarray  # int32
+    relevance: np.ndarray  # float32, like labels: what each label counts in its row; empty = 1 for all
 
 
 class Weights(NamedTuple):

@@ -362,8 +362,17 @@ def _choose_pairs(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k, rule, n_low
 
 
 @njit(cache=True, nogil=True)
-def _weigh_pairs(labels, steps, label_weights):
-    """Each pair of a raised label l and a lowered one counts a_l = label_weights[l] times, instead of once.
+def _pair_weight(label, label_weights, relevant, relevance):
+    """a_l = label_weights[l] * (relevance of l in this row); either may be empty, which means 1 for every label."""
+    weight = label_weights[label] if len(label_weights) > 0 else label_weights.dtype.type(1)
+    if len(relevance) > 0:
+        weight *= relevance[_find(relevant, 0, len(relevant), label)]
+    return weight
+
+
+@njit(cache=True, nogil=True)
+def _weigh_pairs(labels, steps, label_weights, relevant, relevance):
+    """Each pair of a raised label l and a lowered one counts a_l times (see _pair_weight), instead of once.
 
     A raised label's step is multiplied by its own a_l, a lowered one's by the mean a_l of the raised, so that what is
     raised is still as much as what is lowered.
@@ -372,22 +381,25 @@ def _weigh_pairs(labels, steps, label_weights):
     n_raised = 0
     for i in range(len(labels)):
         if steps[i] > 0:
-            total += label_weights[labels[i]]
+            total += _pair_weight(labels[i], label_weights, relevant, relevance)
             n_raised += 1
     for i in range(len(labels)):
-        steps[i] *= label_weights[labels[i]] if steps[i] > 0 else total / n_raised
+        if steps[i] > 0:
+            steps[i] *= _pair_weight(labels[i], label_weights, relevant, relevance)
+        else:
+            steps[i] *= total / n_raised
 
 
 @njit(cache=True, nogil=True)
-def _choose_row(pos, pos_labels, n_pos, neg, neg_labels, n_neg, settings, eta, slot, place, batch):
+def _choose_row(pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, eta, slot, place, batch):
     """The step of one row, with eta and the labels' weights, into slot; `place` is the row's within the call."""
     pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
     n_pairs, surrogate, mistakes = _choose_pairs(
         pos, pos_labels, n_pos, neg, neg_labels, n_neg, settings.k, settings.rule, settings.n_lowered,
         pair_labels, pair_steps,
     )  # fmt: skip
-    if len(settings.label_weights) > 0:
-        _weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights)
+    if len(settings.label_weights) > 0 or len(relevance) > 0:
+        _weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights, relevant, relevance)
     pair_steps[:n_pairs] *= eta
     batch.n_pairs[slot] = n_pairs
     batch.surrogates[place] = surrogate
@@ -446,15 +458,25 @@ def _apply_steps(me, n_threads, features, values, elapsed, learner, labels, step
 
 
 @njit(cache=True, nogil=True)
+def _relevance_of(row, rows):
+    """The relevance of a row's labels; empty if all labels count 1."""
+    if len(rows.relevance) == 0:
+        return rows.relevance
+    return rows.relevance[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+
+
+@njit(cache=True, nogil=True)
 def add_centroids(me, n_threads, rows, learner, shares):
-    """w_l += shares[l] * x for every row x and each of its relevant labels l, within the support."""
+    """w_l += shares[l] * r * x for every row x and each of its labels l, of relevance r, within the support."""
     for row in range(len(rows.offsets) - 1):
         first, last = rows.offsets[row], rows.offsets[row + 1]
         relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+        steps = shares[relevant]
+        if len(rows.relevance) > 0:
+            steps *= _relevance_of(row, rows)
         _apply_steps(
-            me, n_threads, rows.features[first:last], rows.values[first:last], 0.0, learner,
-            relevant, shares[relevant], 0,
-        )  # fmt: skip
+            me, n_threads, rows.features[first:last], rows.values[first:last], 0.0, learner, relevant, steps, 0
+        )
 
 
 @njit(cache=True, nogil=True)
@@ -522,8 +544,8 @@ def train_rows(me, n_threads, rows, order, learner, settings, noise, work, batch
             if len(hardest) > 0:
                 hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
             _choose_row(
-                work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, settings, eta,
-                slot, start + slot, batch,
+                work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, relevant,
+                _relevance_of(row, rows), settings, eta, slot, start + slot, batch,
             )  # fmt: skip
         if not _wait_for_all(batch.arrived, n_threads):
             return
@@ -610,7 +632,8 @@ def choose_rows(merged, settings, n_batches, batch):
     for row in range(len(merged.n_pos)):
         _choose_row(
             merged.pos[row], merged.pos_labels[row], merged.n_pos[row],
-            merged.neg[row], merged.neg_labels[row], merged.n_neg[row], settings, eta, row, row, batch,
+            merged.neg[row], merged.neg_labels[row], merged.n_neg[row], merged.pos_labels[row, :0], merged.pos[row, :0],
+            settings, eta, row, row, batch,
         )  # fmt: skip
 
 

@@ -53,14 +53,16 @@ def _prepare(rows: csr_array, config: RowsConfig) -> csr_array | None:
 
 
 def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
-    """CSR at the kernel's door; without labels every row has none."""
+    """CSR at the kernel's door; without labels every row has none. Values of labels are their relevance."""
     n_rows = rows.shape[0]
+    relevance = np.ones(0, np.float32) if labels is None else labels.data.astype(np.float32, copy=False)
     return Rows(
         rows.indptr.astype(np.int64),
         rows.indices.astype(np.int32, copy=False),
         rows.data.astype(np.float32, copy=False),
         np.zeros(n_rows + 1, np.int64) if labels is None else labels.indptr.astype(np.int64),
         np.zeros(0, np.int32) if labels is None else labels.indices.astype(np.int32, copy=False),
+        relevance if (relevance != 1).any() else np.zeros(0, np.float32),
     )
 
 

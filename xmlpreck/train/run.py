@@ -116,7 +116,7 @@ def fit(
         trainer.restore(cursor, saved.arrays, rows)
         del saved  # its files are mapped, and stay on the disk as long
     else:
-        trainer.start_at_centroids(rows, survey.label_counts)
+        trainer.start_at_centroids(rows, survey.relevance_sums)
     while trainer.n_passes < config.train.epochs:
         facts = trainer.run_pass(rows, progress, keeper.pause)
         if heldout.n_rows:

@@ -136,14 +136,15 @@ class Trainer:
             return
         self.label_weights = tail_weights(label_counts, n_rows).astype(self.label_weights.dtype)
 
-    def start_at_centroids(self, rows: PreparedRows, label_counts: np.ndarray) -> None:
-        """w_l = centroid * (sum of the label's rows) / (their number + 1): a rare label need not wait for its turn.
+    def start_at_centroids(self, rows: PreparedRows, relevance_sums: np.ndarray) -> None:
+        """w_l = centroid * sum of r x / (sum of r + 1) over the label's rows x, of relevance r (1 unless data say so).
 
+        `relevance_sums` are the sums of r. A rare label thus need not wait for its turn.
         A perceptron starts at 0: its steps are of length 1, whatever the length of the rows.
         """
         if not self.config.centroid or not self.config.algo.startswith("sgd"):
             return
-        shares = (self.config.centroid / (label_counts + 1)).astype(self.learner.sums.dtype)
+        shares = (self.config.centroid / (relevance_sums + 1)).astype(self.learner.sums.dtype)
         n_threads = self.config.n_threads
         for _, block in rows.blocks(range(rows.n_blocks)):
 
