@@ -1,20 +1,27 @@
-"""Shared by all tests: a kernel cache that is never stale, and where the real data is."""
+"""Shared by all tests: the checkout is what is tested, a kernel cache that is never stale, where the real data is."""
 
 import faulthandler
 import hashlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
 from hashlib import sha256
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from helpers import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
+# The checkout is tested, here and in the processes that tests start, whatever copy is installed.
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# A shell starts what runs in the background with SIGINT ignored, and every process of a test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 HANG_SECONDS = 1200  # for one test
 SHUTDOWN_SECONDS = 120
 

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from doc_pages import PAGES, Step, spans_of, steps_of
+from helpers import ONE_THREAD, ROOT
 from warm_commands import PARSE_ONLY, write_commands
 
 import xmlpreck
@@ -58,6 +58,7 @@ NOT_RUN = {
     "python tools/bench_peers.py": "needs the environments of other tools",
     "python tools/bench_tail.py --update docs/tail.md": "takes an hour, on real data",
     "python tools/make_theory.py --out docs": "takes half a minute; test_theory.py holds what it draws",
+    "python tools/torture.py --data ../shared/data/bibtex --rows 2000 --runs 50 --seed 20261117": "takes minutes",
     "python tools/torture.py --data ../shared/data/bibtex --runs 50 --seed 20261116": "takes minutes, on real data",
     "python tools/fuzz.py --cases 1000000 --seed 20261116": "takes hours",
     "python tools/torture_cluster.py --data eurlex57k --epochs 1 --set train.batch_rows=512 --runs 10": "takes minutes",
@@ -146,7 +147,7 @@ def commands() -> Iterator[Path]:
         places = [str(Path(xmlpreck.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         server = subprocess.Popen(
             [sys.executable, ROOT / "tests" / "warm_commands.py", address],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(places), "MPLBACKEND": "agg"},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(places), "MPLBACKEND": "agg"} | ONE_THREAD,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
@@ -179,7 +180,7 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=900,  # hang guard
+            timeout=360,  # hang guard
         )
 
 

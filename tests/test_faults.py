@@ -4,6 +4,7 @@ Commands run in processes forked from one that has loaded the kernels (this file
 milliseconds and not seconds. Signals, limits and files are real.
 """
 
+import faulthandler
 import json
 import mmap  # noqa: F401 (numpy imports it late, when a forked command may no longer read Python's files)
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from helpers import ONE_THREAD, ROOT, check_one_thread
 
 sys.path.insert(0, str(ROOT / "tools"))
 import torture
@@ -51,6 +52,7 @@ def serve():
             pid, status = os.waitpid(order["wait"], os.WNOHANG)
             print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
             continue
+        check_one_thread()
         pid = os.fork()
         if not pid:
             os._exit(run_forked(order))
@@ -64,6 +66,7 @@ def run_forked(order):
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.dump_traceback_later(SECONDS * 0.9, file=2)  # where it hangs, if it does, is in the log then
     sys.argv = ["xmlpreck", *order["words"]]
     tuning.FREE_WORK = 0.0  # the budget of large data: small data may have a hundred times as much
     if order["file_bytes"]:
@@ -84,19 +87,31 @@ def run_forked(order):
     return code
 
 
+class Server:
+    """The process that forks, and whether one of its commands has hung: the others would cost a minute each then."""
+
+    def __init__(self, process):
+        self.process = process
+        self.hung = ""
+
+    def ask(self, order):
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the process that forks has ended"
+        return json.loads(answer)
+
+
 class Command:
     """A command in a process of its own."""
 
     def __init__(self, server, folder, words, **limits):
-        self.server, self.folder = server, folder
+        if server.hung:
+            pytest.fail(f"not started, because a command has hung before: {server.hung}")
+        self.server, self.folder, self.words = server, folder, words
         self.log = folder / f"log-{time.monotonic_ns()}.txt"
         order = {"folder": str(folder), "log": str(self.log), "words": words}
-        self.pid = self.ask(order | {"file_bytes": 0, "memory_bytes": 0, "uid": 0} | limits)
-
-    def ask(self, order):
-        self.server.stdin.write(json.dumps(order) + "\n")
-        self.server.stdin.flush()
-        return json.loads(self.server.stdout.readline())
+        self.pid = server.ask(order | {"file_bytes": 0, "memory_bytes": 0, "uid": 0} | limits)
 
     @property
     def text(self):
@@ -106,7 +121,10 @@ class Command:
         """Wait for something that the command does while it runs."""
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, self.text
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                self.server.hung = f"xmlpreck {' '.join(self.words)}, in {self.folder.name}"
+                pytest.fail(f"hung for {SECONDS} s: {self.server.hung}\n{self.text}")
             time.sleep(0.002)
         return self
 
@@ -115,15 +133,15 @@ class Command:
         for number in signals:
             os.kill(self.pid, number)
         codes = []
-        self.until(lambda: codes.append(self.ask({"wait": self.pid})) or codes[-1] is not None)
+        self.until(lambda: codes.append(self.server.ask({"wait": self.pid})) or codes[-1] is not None)
         return codes[-1]
 
 
 @pytest.fixture(scope="module")
 def server():
-    command = [sys.executable, __file__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, __file__], env=os.environ | ONE_THREAD, **pipes) as process:
+        yield Server(process)
         process.stdin.close()
 
 
@@ -480,6 +498,13 @@ def test_a_killed_save_leaves_nothing_for_long(folder, start):
         assert command.end(signal.SIGKILL) in (-signal.SIGKILL, 0)
     assert start(*TRAIN, "--resume").end() == 0
     assert leftovers(folder) == []
+
+
+def test_a_checkpoint_that_a_kill_left_half_removed_goes_too(folder, start):
+    """Killed between the last file of an old checkpoint and its folder."""
+    (folder / "m.partial" / "checkpoint-000001").mkdir(parents=True)
+    assert start(*TRAIN).end() == 0
+    assert not (folder / "m.partial").exists()
 
 
 # --- shards ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ folder, environment and files, and ends with a status of its own. `python warm_c
 """
 
 import argparse
+import faulthandler
 import json
 import os
 import runpy
@@ -15,7 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from helpers import check_one_thread
+
 PARSE_ONLY = "XMLPRECK_TEST_PARSE_ONLY"  # in the environment: a command ends when its words have been understood
+HANG_SECONDS = 300  # after which a command says where it is
 
 _COMMAND = """#!{python} -IS
 import json, os, socket, sys
@@ -92,6 +96,7 @@ def serve(address: str) -> None:
         while True:
             connection, _ = listener.accept()
             request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+            check_one_thread()
             if os.fork() == 0:
                 break
             connection.close()
@@ -115,6 +120,7 @@ def serve(address: str) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    faulthandler.dump_traceback_later(HANG_SECONDS, file=2)
     run_command(name, words)
 
 

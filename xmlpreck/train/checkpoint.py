@@ -130,7 +130,7 @@ class Checkpoints:
         """Remove what a run that is done has kept."""
         with suppress(OSError):
             self.record.unlink()
-        for number in self.numbers():
+        for number in self._taken():  # also those that a kill left without files
             self._remove(number)
 
     def _remove(self, number: int) -> None:

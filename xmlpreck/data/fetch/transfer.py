@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
-from tqdm import tqdm
-
 from xmlpreck.config import InputError
+from xmlpreck.files.progress import Bar
 
 TIMEOUT = 30.0  # seconds without a byte
 TRIES = 6  # in a row that bring nothing new
@@ -160,7 +159,7 @@ def _extent(response: Any) -> tuple[int, int | None]:
 
 def _receive(response: Any, part: Path, start: int, length: int | None) -> None:
     shown = {"unit": "B", "unit_scale": True, "unit_divisor": 1024, "desc": part.stem, "disable": None}
-    with open(part, "ab") as out, tqdm(total=length, initial=start, **shown) as bar:
+    with open(part, "ab") as out, Bar(total=length, initial=start, **shown) as bar:
         size = start
         while True:
             try:
