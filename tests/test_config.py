@@ -6,13 +6,23 @@ import math
 import numpy as np
 import pytest
 
-from xmlpreck.config import ConfigError, RowsConfig, RunConfig, TextConfig, TrainConfig, describe, from_dict, load
+from xmlpreck.config import (
+    ConfigError,
+    RowsConfig,
+    RunConfig,
+    TextConfig,
+    TrainConfig,
+    describe,
+    from_dict,
+    load,
+    parse_words,
+)
 
 
 def test_overrides_beat_the_file_and_the_file_beats_defaults(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[train]\neta = 0.25\nk = 3\n[rows]\nbias = 1\n")
-    settings = load(path, ["train.k=7", "train.algo=sgd-max", "rows.unit_norm=false"])
+    settings = load(path, parse_words(["train.k=7", "train.algo=sgd-max", "rows.unit_norm=false"]))
     assert (settings.train.eta, settings.train.k, settings.train.algo) == (0.25, 7, "sgd-max")
     assert (settings.rows.bias, settings.rows.unit_norm) == (1.0, False)
     assert settings.train.epochs == TrainConfig().epochs
@@ -52,7 +62,7 @@ def test_every_number_has_two_bounds(section, item):
             kind(**{item.name: value})
     for word in ("-1e999", "nan", "1e39", "9" * 40, "9" * 5000):
         with pytest.raises(ConfigError, match=f"{section}.{item.name} must be ") as caught:
-            load(None, [f"{section}.{item.name}={word}"])
+            load(None, parse_words([f"{section}.{item.name}={word}"]))
         assert len(str(caught.value)) < 300
 
 
@@ -89,7 +99,7 @@ def test_threads_do_not_crowd_the_cores():
 )
 def test_bad_words_are_named(word, message):
     with pytest.raises(ConfigError, match=message):
-        load(None, [word])
+        load(None, parse_words([word]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from scipy.sparse import csr_array
 from test_kernels import sparse_from
 from test_report import HOSTILE, Reader
 
-from xmlpreck.cli import explaining, main
+from xmlpreck.cli import explain as explaining
+from xmlpreck.cli import main
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.evaluation.report import Run, ScoredRows

@@ -399,7 +399,7 @@ def label_sets(data):
         (["prune", "--out", "x", "--threshold", "0.1", "--size", "1MB"], "say how to prune by one of"),
         (["prune", "--out", "x", "--threshold", "-1"], "--threshold must be a number above 0"),
         (["prune", "--out", "x", "--size", "much"], "memory must be a size such as 4GB"),
-        (["update", "--out", "x", "--epochs", "0"], "train.epochs must be 1 or more"),
+        (["update", "--out", "x", "--epochs", "0"], "--epochs must be a whole number, 1 or more"),
     ],
 )
 def test_bad_words_write_nothing(trained, tmp_path, monkeypatch, capsys, words, message):

@@ -99,7 +99,9 @@ def runs():
     rows = catalog.load("demo", "train").read(0, 2000)
     made = []
     for name, algo in (("<b>first</b>", "sgd-avg"), ("second & \u202elast", "perceptron-max")):
-        settings = config.load(None, [f"train.algo={algo}", "train.epochs=3", "train.heldout=0.1", "train.threads=1"])
+        settings = config.load(
+            None, config.parse_words([f"train.algo={algo}", "train.epochs=3", "train.heldout=0.1", "train.threads=1"])
+        )
         scorer = train.fit(rows, settings)
         for facts in scorer.info["history"]:
             facts["seconds"] = 0.37 * facts["number"]  # so that the pictures are the same on any machine
@@ -279,7 +281,7 @@ def small_data():
 
 def test_what_is_not_known_is_left_out():
     source = small_data()
-    scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1"]))
+    scorer = train.fit(source, config.load(None, config.parse_words(["train.threads=1", "train.k=1"])))
     bare = Model(scorer.weights, scorer.rows)
     page = page_of(gather(ScoredRows("small", "test", source), [Run("bare", bare)]), DAY)
     text = " ".join(Reader(page).texts)
@@ -296,7 +298,9 @@ def test_what_is_not_known_is_left_out():
 def test_passes_without_held_out_rows_are_left_out_of_their_picture():
     """An update goes on without any."""
     source = small_data()
-    scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1", "train.heldout=0.4"]))
+    scorer = train.fit(
+        source, config.load(None, config.parse_words(["train.threads=1", "train.k=1", "train.heldout=0.4"]))
+    )
     history = [*scorer.info["history"], scorer.info["history"][-1] | {"number": 4, "heldout": None}]
     updated = scorer.fresh(info=scorer.info | {"history": history})
     page = page_of(gather(ScoredRows("small", "test", source), [Run("run", updated)]), DAY)
@@ -305,7 +309,7 @@ def test_passes_without_held_out_rows_are_left_out_of_their_picture():
 
 def test_labels_that_training_did_not_see_have_their_place():
     source = small_data()
-    scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1"]))
+    scorer = train.fit(source, config.load(None, config.parse_words(["train.threads=1", "train.k=1"])))
     rows = ScoredRows("small", "test", source, np.array([2, 2, 0]))
     page = page_of(gather(rows, [Run("run", scorer)]), DAY)
     assert "2 tail, 1 unseen" in page
@@ -335,7 +339,7 @@ def grid_of(section):
 def tell(tuning):
     """The section on a run of its own with that evidence."""
     source = small_data()
-    scorer = train.fit(source, config.load(None, ["train.threads=1", "train.k=1"]))
+    scorer = train.fit(source, config.load(None, config.parse_words(["train.threads=1", "train.k=1"])))
     scorer.info["tuning"] = tuning
     return tuning_section(page_of(gather(ScoredRows("small", "test", source), [Run("run", scorer)]), DAY))
 

@@ -403,7 +403,7 @@ def test_a_million_fields_are_not_remembered(tmp_path):
             Columns(),
             "the fields are 'title', 'abstract', 'subjects'; labels are read from 'labels' or 'target_ind'",
         ),
-        ("d.ft", "a cat\n" * 5, Columns(format="fasttext"), "labels are read from __label__NAME before the text"),
+        ("d.ft", "a cat\n" * 5, Columns(), "labels are read from __label__NAME before the text"),
         (
             "d.parquet",
             None,
@@ -420,7 +420,7 @@ def test_training_without_any_label_is_refused(tmp_path, caplog, name, content, 
         pq.write_table(pa.table(table), path)
     else:
         path.write_text(content)
-    documents = Corpus(path, "train", columns)
+    documents = Corpus(path, "train", columns, "fasttext" if name == "d.ft" else None)
     with pytest.raises(InputError) as raised:
         learn(documents, TextConfig(min_df=1, max_df=1.0))
     assert str(raised.value).startswith(f"{path}: no label found: ")

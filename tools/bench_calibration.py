@@ -78,7 +78,7 @@ def methods(known: TopK, rows: Dataset, top: TopK) -> Iterator[tuple[str, np.nda
 
 def measure_once(name: str, width: int, data_dir: str | None, seed: int) -> Iterator[tuple[str, np.ndarray]]:
     """Each way's Brier score, log loss, ECE, and P@1 and P@3 of labels sorted by probability, in per cent."""
-    settings = config.load(catalog.find_config(None, name), [f"train.heldout={HELDOUT}", f"train.seed={seed}"])
+    settings = config.load(catalog.find_config(None, name), {"train.heldout": HELDOUT, "train.seed": seed})
     train, test = (catalog.load(name, split, data_dir) for split in ("train", "test"))
     kept, heldout = split_heldout(train, settings.train.heldout, settings.train.seed)
     tuned = tune(kept, settings)

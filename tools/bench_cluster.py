@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write")
     args = parser.parse_args()
     settings = config.load(
-        catalog.find_config(None, args.data), [f"train.epochs={args.epochs}", f"train.batch_rows={args.batch_rows}"]
+        catalog.find_config(None, args.data), {"train.epochs": args.epochs, "train.batch_rows": args.batch_rows}
     )
     data = catalog.load(args.data, "train", args.data_dir)
     place = find_place(data, args.data, "train", args.data_dir, None)

@@ -32,7 +32,7 @@ def main() -> None:
 
     data = catalog.load(args.data, "train", args.data_dir)
     # Without noise: it reaches the labels of opened blocks, and a dense row opens all.
-    settings = config.load(catalog.find_config(None, args.data), ["train.tau=0"])
+    settings = config.load(catalog.find_config(None, args.data), {"train.tau": 0})
     rows = PreparedRows(data, settings.rows, settings.train.block_rows)
     trainers, expected = {}, None
     for share in args.shares:

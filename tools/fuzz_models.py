@@ -143,7 +143,7 @@ def tell(info: dict[str, Any]) -> None:
         assert f"{info['data']['n_rows']:,}{Path(info['data'].get('place') or '')}"
     if info.get("config") is not None:
         assert json.dumps([value for section in info["config"].values() for value in section.values()])
-        outcome(lambda: config.override(info["config"], ["train.epochs=2"], "model"))
+        outcome(lambda: config.override(info["config"], {"train.epochs": 2}, "model"))
     if info.get("pruned_at") is not None:
         assert f"{info['pruned_at']:.4g}"
 

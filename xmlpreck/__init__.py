@@ -1,15 +1,61 @@
-"""xmlpreck: extreme multi-label classification trained for the k labels at the top."""
+"""xmlpreck: extreme multi-label classification, trained for the k labels at the top of every row."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xmlpreck.api.choices import calibrate as calibrate
+    from xmlpreck.api.choices import prune as prune
+    from xmlpreck.api.classifier import PrecAtKClassifier as PrecAtKClassifier
+    from xmlpreck.api.datasets import convert as convert
+    from xmlpreck.api.engine import RayEngine as RayEngine
+    from xmlpreck.api.evaluation import EvaluationOptions as EvaluationOptions
+    from xmlpreck.api.evaluation import compare as compare
+    from xmlpreck.api.evaluation import evaluate as evaluate
+    from xmlpreck.api.evaluation import report as report
+    from xmlpreck.api.explaining import explain as explain
+    from xmlpreck.api.prediction import PredictionOptions as PredictionOptions
+    from xmlpreck.api.prediction import predict as predict
+    from xmlpreck.api.training import Limits as Limits
+    from xmlpreck.api.training import Listener as Listener
+    from xmlpreck.api.training import fit as fit
+    from xmlpreck.api.training import load_model as load_model
+    from xmlpreck.api.training import plan as plan
+    from xmlpreck.api.training import sweep as sweep
+    from xmlpreck.api.training import tune as tune
+    from xmlpreck.api.training import update as update
+    from xmlpreck.config import InputError as InputError
+    from xmlpreck.data.dataset import Dataset as Dataset
+    from xmlpreck.data.location import DataLocation as DataLocation
+    from xmlpreck.data.location import load_data as load_data
+    from xmlpreck.model.model import Model as Model
 
 __version__ = "0.1.0"
 
 # Imported at first use: numba and scikit-learn take a second, and `xmlpreck --help` needs neither.
-_HOMES = {"Model": "xmlpreck.model", "PrecAtKClassifier": "xmlpreck.api.classifier"}
+_MODULES = {
+    "api.choices": ("calibrate", "prune"),
+    "api.classifier": ("PrecAtKClassifier",),
+    "api.datasets": ("convert",),
+    "api.engine": ("RayEngine",),
+    "api.evaluation": ("EvaluationOptions", "compare", "evaluate", "report"),
+    "api.explaining": ("explain",),
+    "api.prediction": ("PredictionOptions", "predict"),
+    "api.training": ("Limits", "Listener", "fit", "load_model", "plan", "sweep", "tune", "update"),
+    "config": ("InputError",),
+    "data.dataset": ("Dataset",),
+    "data.location": ("DataLocation", "load_data"),
+    "model.model": ("Model",),
+}
+_HOMES = {name: f"xmlpreck.{module}" for module, names in _MODULES.items() for name in names}
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

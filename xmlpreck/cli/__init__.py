@@ -1,4 +1,6 @@
-"""Words on the command line -> settings -> one call. Nothing computes here; heavy imports wait until they are needed.
+"""The command line: a file for each command, which parses, calls one function of xmlpreck.api, and prints.
+
+Heavy imports wait until they are needed.
 
 Results go to stdout, progress and notes to stderr. The exit codes are in EXIT_CODES below and in docs/commands.md.
 """
@@ -10,13 +12,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from xmlpreck import __version__, config
-from xmlpreck.cli.data import add_data_commands
-from xmlpreck.cli.explaining import add_explain_command
-from xmlpreck.cli.judging import add_judging_commands
+from xmlpreck.cli.calibrate import add_calibrate
+from xmlpreck.cli.compare import add_compare
+from xmlpreck.cli.data import add_data
+from xmlpreck.cli.evaluate import add_evaluate
+from xmlpreck.cli.explain import add_explain
 from xmlpreck.cli.options import CheckFailed, Parser, Stopped, asked_to_stop, check_source, note
-from xmlpreck.cli.serving import add_serving_commands
+from xmlpreck.cli.plan import add_plan
+from xmlpreck.cli.predict import add_predict
+from xmlpreck.cli.prune import add_prune
+from xmlpreck.cli.report import add_report
 from xmlpreck.cli.streams import guarded_streams
-from xmlpreck.cli.training import add_training_commands
+from xmlpreck.cli.train import add_train
+from xmlpreck.cli.update import add_update
+
+# In the order of --help.
+COMMANDS = (
+    add_plan, add_train, add_predict, add_prune, add_update, add_calibrate, add_evaluate, add_compare, add_report,
+    add_explain, add_data,
+)  # fmt: skip
 
 EXIT_CODES = """exit codes:
   0    done
@@ -39,11 +53,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"xmlpreck {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
-    add_training_commands(commands)
-    add_serving_commands(commands)
-    add_judging_commands(commands)
-    add_explain_command(commands)
-    add_data_commands(commands)
+    for add in COMMANDS:
+        add(commands)
     return parser
 
 

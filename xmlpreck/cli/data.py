@@ -2,17 +2,12 @@
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xmlpreck import __version__
 from xmlpreck.cli.options import CheckFailed, add_verb, always, refuse_flags, show, whole_number
 
-if TYPE_CHECKING:
-    from xmlpreck.data.formats import Dataset
 
-
-def add_data_commands(commands: Any) -> None:
+def add_data(commands: Any) -> None:
     data = commands.add_parser("data", help="list, fetch, convert and check data sets", description="Data sets.")
     verbs = data.add_subparsers(title="commands", dest="verb", required=True, metavar="COMMAND")
 
@@ -67,48 +62,25 @@ def fetch_command(args: argparse.Namespace) -> None:
 
 
 def convert_command(args: argparse.Namespace) -> None:
-    rows_per_shard = whole_number("--rows-per-shard", args.rows_per_shard, least=1)
-    seed = whole_number("--seed", args.seed, least=0)
+    rows_per_shard = whole_number("--rows-per-shard", args.rows_per_shard, 1)
+    seed = whole_number("--seed", args.seed, 0)
     if not args.shuffle:
         refuse_flags(args, ["seed"], "without --shuffle")
-    from xmlpreck.data import catalog, shards
+    from xmlpreck.api.datasets import convert
 
-    splits = catalog.splits_of(args.data, args.out, args.data_dir)
-    if "train" not in dict(splits):
-        refuse_flags(args, ["shuffle", "seed"], "on test rows, which keep their order")
-    provenance = {"source": catalog.describe(args.data), "xmlpreck": __version__}
-    results, lines = [], []
-    for split, folder in splits:
-        chunks = with_bar(catalog.read_chunks(args.data, split, args.data_dir, args.source_format), split)
-        shuffle_seed = seed if args.shuffle and split == "train" else None
-        made = shards.write_shards(
-            folder, chunks, args.format, rows_per_shard, provenance | {"split": split}, shuffle_seed
-        )
-        n_bytes = sum(shard.n_bytes for shard in made.shards)
-        facts = {"split": split, "folder": str(folder), "kind": made.kind, "n_rows": made.n_rows}
-        results.append(facts | {"n_shards": len(made.shards), "bytes": n_bytes})
-        about = f"{made.n_rows:,} rows in {len(made.shards)} {made.kind} shards, {n_bytes / 2**20:.1f} MB"
-        lines.append(f"{folder}: {about}")
-    show(args, results, "\n".join(lines))
-
-
-def with_bar(chunks: "Iterator[Dataset]", text: str) -> "Iterator[Dataset]":
-    """The same chunks, and a bar that counts their rows."""
-    from xmlpreck.files.progress import progress_bar
-
-    with progress_bar(None, text, wanted=True) as bar:
-        for chunk in chunks:
-            yield chunk
-            bar.update(chunk.n_rows)
+    made = convert(
+        args.data, args.out, format=args.format, source_format=args.source_format, rows_per_shard=rows_per_shard,
+        shuffle_seed=seed if args.shuffle else None, data_dir=args.data_dir, progress=True,
+    )  # fmt: skip
+    sizes = (f"{one.n_rows:,} rows in {one.n_shards} {one.kind} shards, {one.n_bytes / 2**20:.1f} MB" for one in made)
+    lines = [f"{one.folder}: {size}" for one, size in zip(made, sizes, strict=True)]
+    show(args, [one.to_dict() for one in made], "\n".join(lines))
 
 
 def validate_command(args: argparse.Namespace) -> None:
-    from xmlpreck.data import validate
+    from xmlpreck.api.datasets import check_data
 
-    if args.fix:
-        report = validate.fix(args.data, args.split, args.fix, args.format)
-    else:
-        report = validate.validate(args.data, args.split, args.format)
+    report = check_data(args.data, args.split, fix=args.fix or None, format=args.format)
     show(args, report.to_dict(), report.to_text())
     if not report.is_clean and not args.fix:
         raise CheckFailed

@@ -1,4 +1,4 @@
-"""What all commands share: words that are parsed, where the data is, and how results are shown."""
+"""What all commands share: flags, their values, where the data is, and how results are shown."""
 
 import argparse
 import json
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from xmlpreck import config
 
 if TYPE_CHECKING:
-    from xmlpreck.data.corpus import Columns, Corpus
-    from xmlpreck.model import Model
+    from xmlpreck.api.engine import RayEngine
+    from xmlpreck.data.location import DataLocation
 
 Run = Callable[[argparse.Namespace], None]
 Test = Callable[[argparse.Namespace], bool]
 SPLITS = ("train", "test")
+DATA_FLAGS = ("data_dir", "format", "text_column", "labels_column", "label_separator")
 
 
 class CheckFailed(Exception):
-    """A check has found something, and has told it: exit 1."""
+    """A check has found something, and has said so: exit 1."""
 
 
 # Signals that asked this command to stop. Python drops an exception that a handler raises while a `__del__` runs, so
@@ -49,9 +50,9 @@ def never(_: argparse.Namespace) -> bool:
 
 
 def add_verb(commands: Any, name: str, run: Run, text: str, only_prints: Test = never) -> argparse.ArgumentParser:
-    """Add a command; `only_prints` tells whether all that it does with these words is to print to stdout."""
+    """Add a command; `only_prints` says whether all that it does with these words is to print to stdout."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text.capitalize() + ".")
-    command.add_argument("--json", action="store_true", help="one JSON value on stdout instead of text")
+    command.add_argument("--json", action="store_true", help="print one JSON value instead of text")
     command.set_defaults(run=run, only_prints=only_prints, default_of=command.get_default)
     return command
 
@@ -61,14 +62,64 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command that reads data."""
     command = add_verb(commands, name, run, text, only_prints)
-    place = "a catalogue name (demo, bibtex, ...), a file, a folder, or the URI of shards (s3://...)"
-    command.add_argument("--data", required=needs_data, help=place)
-    command.add_argument("--data-dir", metavar="DIR", help="where catalogue data is (else $XMLPRECK_DATA, the cache)")
-    command.add_argument("--format", help="force a file format instead of recognising it")
-    command.add_argument("--text-column", metavar="NAME", help="raw text: this column of a Parquet file")
-    command.add_argument("--labels-column", metavar="NAME", help="the column with its label names")
-    command.add_argument("--label-separator", metavar="TEXT", help="raw text: split each label by this, e.g. ';'")
+    command.add_argument(
+        "--data",
+        required=needs_data,
+        help="catalogue name (demo, bibtex, ...), file, folder, or URI of shards (s3://...)",
+    )
+    command.add_argument(
+        "--data-dir", metavar="DIR", help="folder of catalogue data (default: $XMLPRECK_DATA, then ~/.cache/xmlpreck)"
+    )
+    command.add_argument("--format", help="read files as this format; only needed where it is not recognised")
+    command.add_argument("--text-column", metavar="NAME", help="raw text: column of a Parquet file that has the texts")
+    command.add_argument("--labels-column", metavar="NAME", help="raw text: column that has the label names")
+    command.add_argument("--label-separator", metavar="TEXT", help="raw text: split each label field by this, e.g. ';'")
     return command
+
+
+def add_split(command: argparse.ArgumentParser, default: str) -> None:
+    command.add_argument("--split", default=default, help=f"train or test rows of the data (default: {default})")
+
+
+def add_threads(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", default="0", metavar="INT", help="threads; 0 = one per core (default: 0)")
+
+
+def add_engine_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--engine", default="local", help="compute on this machine (local) or on a Ray cluster (ray) (default: local)"
+    )
+    command.add_argument(
+        "--address",
+        help="ray: cluster to join: auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray here)",
+    )
+    command.add_argument(
+        "--label-shards", metavar="INT", help="ray: number of workers that share the labels (default: as memory needs)"
+    )
+
+
+def engine_of(args: argparse.Namespace) -> "RayEngine | None":
+    """Read --engine and what belongs to it; None = this machine."""
+    if args.engine not in ("local", "ray"):
+        raise config.ConfigError(f"--engine must be local or ray, but is {args.engine!r}")
+    if args.engine == "local":
+        for flag, value in (("--address", args.address), ("--label-shards", args.label_shards)):
+            if value is not None:
+                raise config.InputError(f"{flag} is for a Ray cluster: say --engine ray, too")
+        return None
+    from xmlpreck.api.engine import RayEngine
+
+    shards = None if args.label_shards is None else whole_number("--label-shards", args.label_shards, 1)
+    return RayEngine(args.address, shards)
+
+
+def location_of(args: argparse.Namespace, split: str | None = None) -> "DataLocation":
+    """Read where the data is from the flags of `add_command`."""
+    from xmlpreck.data.corpus import Columns
+    from xmlpreck.data.location import DataLocation
+
+    columns = Columns(args.text_column, args.labels_column, args.label_separator)
+    return DataLocation(args.data or "", split or args.split, args.format, columns, args.data_dir)
 
 
 def refuse_flags(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
@@ -94,24 +145,22 @@ def check_source(args: argparse.Namespace) -> None:
     if words.get("text_column") is not None:
         refuse_flags(args, ["format"], "with --text-column, which is for Parquet files")
     if data == "-":
-        refuse_flags(
-            args,
-            ["data_dir", "format", "text_column", "label_separator", "split"],
-            "with --data -, which is JSON lines",
-        )
+        refuse_flags(args, [*DATA_FLAGS, "split"], "with --data -, which is JSON lines")
     elif data is not None and words.get("train") is None and ("://" in data or Path(data).exists()):
         refuse_flags(args, ["data_dir"], f"with {data}, which is no name of the catalogue")
 
 
-def whole_number(flag: str, text: str, least: int) -> int:
+def whole_number(flag: str, text: str, min_value: int) -> int:
+    """Parse a whole number that is `min_value` or more."""
     number = config.parse_whole(text)
-    if number is None or number < least:
-        limit = f"{least} or more" if len(text) <= config.MAX_DIGITS else f"of at most {config.MAX_DIGITS} digits"
+    if number is None or number < min_value:
+        limit = f"{min_value} or more" if len(text) <= config.MAX_DIGITS else f"of at most {config.MAX_DIGITS} digits"
         raise config.ConfigError(f"{flag} must be a whole number, {limit}, but is {text!r:.60}")
     return number
 
 
 def any_number(flag: str, text: str) -> float:
+    """Parse a finite number."""
     with suppress(ValueError):
         if math.isfinite(float(text)):
             return float(text)
@@ -119,45 +168,16 @@ def any_number(flag: str, text: str) -> float:
 
 
 def positive_number(flag: str, text: str) -> float:
+    """Parse a number above 0."""
     number = any_number(flag, text)
     if number <= 0:
         raise config.ConfigError(f"{flag} must be a number above 0, but is {text!r:.60}")
     return number
 
 
-def whole_numbers(flag: str, text: str, least: int) -> list[int]:
-    """Numbers with commas between them."""
-    return [whole_number(flag, word.strip(), least) for word in text.split(",")]
-
-
-def columns_of(args: argparse.Namespace) -> "Columns":
-    from xmlpreck.data.corpus import Columns
-
-    return Columns(args.text_column, args.labels_column, args.format, args.label_separator)
-
-
-def find_documents(args: argparse.Namespace, split: str) -> "Corpus | None":
-    """Find the raw text of a split; None where the data are numbers."""
-    from xmlpreck.data import corpus
-
-    documents = corpus.find_corpus(args.data, split, columns_of(args))
-    if documents is None and args.text_column is not None:
-        raise config.InputError(f"{args.data}: has no {split} documents: leave out --text-column, or name their file")
-    return documents
-
-
-def open_rows(args: argparse.Namespace, split: str, scorer: "Model | None" = None) -> Any:
-    """Rows for a trained model; raw text goes through the model's own vectorizer."""
-    from xmlpreck.data import catalog, corpus
-
-    documents = find_documents(args, split)
-    if documents is None:
-        return catalog.load(args.data, split, args.data_dir, args.format)
-    if scorer is None:
-        raise config.InputError(f"{args.data}: is raw text: name the model whose labels are predicted by --model")
-    if scorer.vectorizer is None or scorer.label_names is None:
-        raise config.InputError(f"{args.data}: is raw text, but the model was trained on numbers: give it such rows")
-    return corpus.vectorize(documents, scorer.vectorizer, scorer.label_names)
+def whole_numbers(flag: str, text: str, min_value: int) -> list[int]:
+    """Parse whole numbers with commas between them."""
+    return [whole_number(flag, word.strip(), min_value) for word in text.split(",")]
 
 
 def show(args: argparse.Namespace, result: Any, text: str) -> None:
@@ -166,6 +186,6 @@ def show(args: argparse.Namespace, result: Any, text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print to stderr, behind what was printed before: both may go to the same file."""
+    """Print to stderr, after what was printed before: both may go to the same file."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)

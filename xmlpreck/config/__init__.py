@@ -11,6 +11,7 @@ import re
 import sys
 import tomllib
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -271,8 +272,8 @@ def _nearest(name: str, known: Any) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
 
 
-def load(path: Path | None, overrides: typing.Sequence[str] = ()) -> RunConfig:
-    """The settings of a TOML file (None = defaults) with `section.key=value` words on top."""
+def load(path: Path | None, values: Mapping[str, Any] | None = None, source: str = "command line") -> RunConfig:
+    """Read the settings of a TOML file (None = defaults), with values by `section.key` on top."""
     sections: dict[str, Any] = {}
     if path is not None:
         try:
@@ -280,19 +281,29 @@ def load(path: Path | None, overrides: typing.Sequence[str] = ()) -> RunConfig:
         except (OSError, ValueError, RecursionError) as error:  # TOMLDecodeError, and what int() says to 5,000 digits
             raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
         from_dict(sections, str(path))  # so that an error names the file that has it
-    return override(sections, overrides, "command line")
+    return override(sections, values or {}, source)
 
 
-def override(sections: dict[str, Any], overrides: typing.Sequence[str], source: str) -> RunConfig:
-    """The settings of nested dictionaries with `section.key=value` words on top."""
-    sections = {name: dict(values) if isinstance(values, dict) else values for name, values in sections.items()}
-    for word in overrides:
-        key, equals, text = word.partition("=")
-        section, dot, name = key.strip().partition(".")
-        if not equals or not dot:
-            raise ConfigError(f"{word!r}: write section.key=value, for example train.eta=0.3")
-        sections.setdefault(section, {})[name] = _parse_value(text.strip())
+def override(sections: dict[str, Any], values: Mapping[str, Any], source: str) -> RunConfig:
+    """Return the settings of nested dictionaries with values by `section.key` on top."""
+    sections = {name: dict(section) if isinstance(section, dict) else section for name, section in sections.items()}
+    for key, value in values.items():
+        section, dot, name = key.partition(".")
+        if not dot:
+            raise ConfigError(f"{source}: {key!r}: write section.key, for example train.eta")
+        sections.setdefault(section, {})[name] = value.item() if hasattr(value, "item") else value  # numpy's numbers
     return from_dict(sections, source)
+
+
+def parse_words(words: typing.Iterable[str]) -> dict[str, Any]:
+    """Parse `section.key=value` words into values by `section.key`; the last word for a key counts."""
+    values = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or "." not in key:
+            raise ConfigError(f"{word!r}: write section.key=value, for example train.eta=0.3")
+        values[key.strip()] = _parse_value(text.strip())
+    return values
 
 
 def _parse_value(text: str) -> Any:

@@ -30,11 +30,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Columns:
-    """How documents are to be read: columns of a Parquet file, or a text format that is forced."""
+    """Where raw text and its labels are: columns of a Parquet file, and what separates labels within one field."""
 
     text: str | None = None
     labels: str | None = None
-    format: str | None = None
     separator: str | None = None  # splits each label into several
 
     def __post_init__(self) -> None:
@@ -45,8 +44,8 @@ class Columns:
 class Corpus:
     """The documents of one split, read again for each pass."""
 
-    def __init__(self, path: Path, split: str, columns: Columns) -> None:
-        self.path, self.split, self.columns = path, split, columns
+    def __init__(self, path: Path, split: str, columns: Columns, format: str | None = None) -> None:
+        self.path, self.split, self.columns, self.format = path, split, columns, format
         self.fields = Fields()
         self._is_told = False  # what was not read
 
@@ -69,7 +68,7 @@ class Corpus:
     def _read(self) -> Iterator[Documents]:
         if self.columns.text is not None:
             return read_parquet_documents(self.path, self.columns.text, self.columns.labels, met=self.fields)
-        return formats.document_chunks(self.path, self.split, self.columns.format, met=self.fields)
+        return formats.document_chunks(self.path, self.split, self.format, met=self.fields)
 
     @property
     def name(self) -> str:
@@ -120,7 +119,7 @@ class _Labelling:
         return [f"{share} {one}: if these are several, split them by --label-separator {separator!r}"]
 
 
-def find_corpus(data: str, split: str, columns: Columns) -> Corpus | None:
+def find_corpus(data: str, split: str, columns: Columns, format: str | None = None) -> Corpus | None:
     """The documents of a file or folder; None where `data` has numbers, as all URIs have, or has no such split."""
     if is_remote(data):
         if columns.text is not None or columns.separator is not None:
@@ -136,8 +135,8 @@ def find_corpus(data: str, split: str, columns: Columns) -> Corpus | None:
         return None if found is None else Corpus(found, split, columns)
     if path.exists() and not formats.has_split(path, split):
         return None
-    if path.exists() and (columns.format or formats.recognise(path)) in formats.DOCUMENT_FORMATS:
-        return Corpus(path, split, columns)
+    if path.exists() and (format or formats.recognise(path)) in formats.DOCUMENT_FORMATS:
+        return Corpus(path, split, columns, format)
     if columns.separator is not None:
         raise InputError(f"{data}: is not raw text: leave out --label-separator, or name its columns by --text-column")
     return None

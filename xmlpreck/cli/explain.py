@@ -7,92 +7,56 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from xmlpreck import config
-from xmlpreck.cli.options import add_command, always, open_rows, refuse_flags, show, whole_number
+from xmlpreck.cli.options import (
+    DATA_FLAGS,
+    add_command,
+    add_split,
+    always,
+    location_of,
+    refuse_flags,
+    show,
+    whole_number,
+)
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-    from xmlpreck.model import Model
     from xmlpreck.model.explanation import Explanation, Names
 
 GREEN, RED, BOLD = "32", "31", "1"
 BAR_LENGTH = 24
 EIGHTHS = "▏▎▍▌▋▊▉█"
-LONGEST_NAME = 60
-MOST_TRUE = 12  # labels in the first line
+MAX_NAME = 60
+MAX_TRUE = 12  # labels in the first line
 
 
-def add_explain_command(commands: Any) -> None:
-    explain = add_command(
-        commands,
-        "explain",
-        explain_command,
-        "say why labels of one row were predicted, and what would change that",
-        always,
-        needs_data=False,
-    )
+def add_explain(commands: Any) -> None:
+    text = "say why labels of one row are predicted, and what would change that"
+    explain = add_command(commands, "explain", run, text, always, needs_data=False)
     explain.add_argument("--model", required=True, metavar="DIR", help="a model directory")
-    explain.add_argument("--row", metavar="INT", help="row of --data, from 0")
-    explain.add_argument("--text", metavar="TEXT", help="a text in place of --data and --row")
-    explain.add_argument("--split", default="test", help="train or test, of a folder or name (default: test)")
-    explain.add_argument("--topk", default="5", metavar="INT", help="labels that are predicted (default: 5)")
-    explain.add_argument("--features", default="8", metavar="INT", help="strongest features of each (default: 8)")
+    explain.add_argument("--row", metavar="INT", help="number of the row in --data, from 0")
+    explain.add_argument("--text", metavar="TEXT", help="explain this text instead of a row of --data")
+    explain.add_argument("--topk", default="5", metavar="INT", help="number of predicted labels (default: 5)")
+    explain.add_argument("--features", default="8", metavar="INT", help="strongest features to show (default: 8)")
     explain.add_argument(
         "--label", action="append", default=[], metavar="NAME|ID", help="explain this label too; may be given again"
     )
+    add_split(explain, "test")
 
 
-def explain_command(args: argparse.Namespace) -> None:
-    k, n_shown = (whole_number(f"--{name}", getattr(args, name), least=1) for name in ("topk", "features"))
-    if (args.text is None) == (args.data is None) or (args.data is None) != (args.row is None):
-        raise config.InputError("explain needs --data and --row, or --text of a model of texts")
+def run(args: argparse.Namespace) -> None:
+    k, n_shown = (whole_number(f"--{name}", getattr(args, name), 1) for name in ("topk", "features"))
+    row = None if args.row is None else whole_number("--row", args.row, 0)
     if args.text is not None:
-        refuse_flags(args, ["data_dir", "format", "text_column", "label_separator", "split"], "with --text")
+        refuse_flags(args, [*DATA_FLAGS, "split"], "with --text")
     if args.json:
         refuse_flags(args, ["features"], "with --json, which has all features")
-    from xmlpreck.model import Model
-    from xmlpreck.model.explanation import explain
+    from xmlpreck.api.explaining import explain
 
-    scorer = Model.load(args.model)
-    row, truth, names = read_row(args, scorer)
-    asked = [names.find_label(word, scorer.n_labels) for word in args.label]
-    explained = explain(scorer, row, k, asked, truth)
-    true_labels = [{"label": label, "name": names.label(label)} for label in truth or []]
-    result = {
-        "model": args.model,
-        "data": None if args.data is None else config.without_secrets(args.data),
-        "split": args.split if args.text is None else None,
-        "row": None if args.row is None else whole_number("--row", args.row, least=0),
-        "text": args.text,
-        "topk": k,
-        "n_features": row.nnz,
-        "true_labels": true_labels or None,
-        "labels": [each.to_dict(names) for each in explained],
-    }
-    where = "the text" if args.row is None else f"row {args.row}"
-    about = f"{where}: {counted(row.nnz, 'feature')}; {true_text(truth, names)}"
-    show(args, result, "\n\n".join([about, *explanation_texts(explained, names, k, n_shown, wants_colour())]))
-
-
-def read_row(args: argparse.Namespace, scorer: "Model") -> "tuple[csr_array, list[int] | None, Names]":
-    """The row, its labels (None where it has none: they are not known then), and the names of all."""
-    from xmlpreck.model.explanation import Names
-
-    if args.text is not None:
-        if scorer.vectorizer is None:
-            raise config.InputError(f"{args.model}: was trained on numbers, not on texts: give it --data and --row")
-        names = Names(scorer.label_names, scorer.feature_names, scorer.n_features)
-        return scorer.vectorizer.transform([args.text]), None, names
-    source = open_rows(args, args.split, scorer)
-    row_id = whole_number("--row", args.row, least=0)
-    if row_id >= source.n_rows:
-        raise config.InputError(f"--row {row_id}: {args.data} has {source.n_rows:,} rows, count them from 0")
-    one = source.read(row_id, row_id + 1)
-    # Rows may have labels that training did not see, and rows to predict may have none.
-    label_names = source.label_names if source.n_labels >= scorer.n_labels else None
-    names = Names(label_names or scorer.label_names, source.feature_names or scorer.feature_names, scorer.n_features)
-    return one.rows, one.labels.indices.tolist() or None, names
+    location = None if args.data is None else location_of(args)
+    found = explain(args.model, location, row, text=args.text, k=k, labels=args.label)
+    subject = "the text" if row is None else f"row {row}"
+    about = f"{subject}: {counted(found.row.nnz, 'feature')}; {true_text(found.true_labels, found.names)}"
+    texts = explanation_texts(found.labels, found.names, k, n_shown, wants_colour())
+    show(args, found.to_dict(), "\n\n".join([about, *texts]))
 
 
 def wants_colour() -> bool:
@@ -105,7 +69,7 @@ def shown(name: str) -> str:
     from xmlpreck.evaluation.tables import printable
 
     name = printable(name)
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
 
 
 def counted(n: int, noun: str) -> str:
@@ -115,8 +79,8 @@ def counted(n: int, noun: str) -> str:
 def true_text(truth: list[int] | None, names: "Names") -> str:
     if truth is None:
         return "its true labels are not known"
-    more = f", and {len(truth) - MOST_TRUE} more" if len(truth) > MOST_TRUE else ""
-    return "true: " + ", ".join(shown(names.label(label)) for label in truth[:MOST_TRUE]) + more
+    more = f", and {len(truth) - MAX_TRUE} more" if len(truth) > MAX_TRUE else ""
+    return "true: " + ", ".join(shown(names.label(label)) for label in truth[:MAX_TRUE]) + more
 
 
 def explanation_texts(

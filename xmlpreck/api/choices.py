@@ -1,0 +1,121 @@
+"""Choose something of a model on rows after training: probabilities, and how much to prune."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xmlpreck.api.engine import log
+from xmlpreck.config import ConfigError, InputError, n_cores, without_secrets
+from xmlpreck.data.location import Data, locate
+from xmlpreck.data.rows import RowSource
+from xmlpreck.model import Model, check_target, choosing, pruning
+from xmlpreck.model.calibration import DEPTH
+from xmlpreck.model.choosing import HELDOUT, ChoiceRows
+from xmlpreck.train import parse_bytes
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A model with its new part; what it was chosen on, and its size on disk, if it was saved."""
+
+    model: Model
+    rows: ChoiceRows | None = None
+    n_bytes: int = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that the choice was made on."""
+        return 0 if self.rows is None else self.rows.rows.n_rows
+
+
+@dataclass(frozen=True)
+class Pruned(Chosen):
+    """A smaller model; with rows, P@k before and what was tried, of which the last was taken."""
+
+    threshold: float = 0.0
+    n_weights_before: int = 0
+    before: dict[str, float] | None = None
+    tried: tuple[pruning.Pruned, ...] = ()
+
+
+def rows_to_choose_on(model: Model, data: Data, split: str | None = None, note: Note = log.info) -> ChoiceRows:
+    """Open rows to choose on: the training rows that the model held out (split None), or a split by name.
+
+    A choice on a split that was not held out is recorded in the model.
+    """
+    location = locate(data)
+    split = split or HELDOUT
+    if location is None:
+        rows: RowSource = data  # type: ignore[assignment]
+        return choosing.rows_to_choose_on(model, rows, split, "")
+    rows = location.at("train" if split == HELDOUT else split).open(model.vectorizer, model.label_names)
+    given = choosing.rows_to_choose_on(model, rows, split, without_secrets(location.path))
+    if split != HELDOUT:
+        note(f"{given.name}, split {split}: the model will remember that these rows were chosen on")
+    return given
+
+
+def calibrate(
+    model: Model | str | Path,
+    data: Data,
+    out: str | Path | None = None,
+    *,
+    split: str | None = None,
+    depth: int = DEPTH,
+    n_threads: int = 0,
+    note: Note = log.info,
+    progress: bool = False,
+) -> Chosen:
+    """Learn probabilities from the first `depth` labels of rows, as many as will be predicted.
+
+    `split` is None for the training rows that the model held out, or train or test. With `out` the calibrated copy
+    is saved there.
+    """
+    if out is not None:
+        check_target(Path(out))
+    model = model if isinstance(model, Model) else Model.load(model)
+    rows = rows_to_choose_on(model, data, split, note)
+    calibrated = choosing.calibrate(model, rows, depth, n_threads or n_cores(), progress)
+    return Chosen(calibrated, rows, 0 if out is None else calibrated.save(out))
+
+
+def prune(
+    model: Model | str | Path,
+    out: str | Path | None = None,
+    *,
+    threshold: float | None = None,
+    size: int | str | None = None,
+    max_loss: float | None = None,
+    data: Data | None = None,
+    split: str | None = None,
+    n_threads: int = 0,
+    note: Note = log.info,
+) -> Pruned:
+    """Drop the smallest weights of a model, in one of three ways.
+
+    `threshold` drops weights smaller than it; `size` (bytes or "10MB") drops the smallest until this is left;
+    `max_loss` drops as many as cost at most this much of P@1, P@3 and P@5 on rows of `data` (held-out ones, or those of
+    `split`). With `out` the smaller copy is saved there.
+    """
+    if sum(way is not None for way in (threshold, size, max_loss)) != 1:
+        raise InputError("say how to prune by one of --threshold, --size and --max-loss")
+    if max_loss is not None and data is None:
+        raise InputError("--max-loss is measured on rows: name them by --data")
+    n_bytes = parse_bytes(size) if isinstance(size, str) else size
+    if out is not None:
+        check_target(Path(out))
+    model = model if isinstance(model, Model) else Model.load(model)
+    facts: dict[str, Any] = {"n_weights_before": model.n_weights}
+    if max_loss is not None and data is not None:
+        rows = rows_to_choose_on(model, data, split, note)
+        smaller, before, tried = choosing.prune_to_loss(model, rows, max_loss, n_threads or n_cores())
+        facts |= {"rows": rows, "before": before, "tried": tuple(tried), "threshold": tried[-1].threshold}
+    else:
+        if threshold is not None and not threshold > 0:
+            raise ConfigError(f"threshold must be a number above 0, but is {threshold!r:.60}")
+        least = pruning.threshold_for_bytes(model, n_bytes) if n_bytes is not None else threshold or 0.0
+        smaller, facts["threshold"] = model.prune(least) if least else model, least
+    return Pruned(smaller, n_bytes=0 if out is None else smaller.save(out), **facts)

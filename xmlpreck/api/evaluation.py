@@ -1,0 +1,369 @@
+"""Score predictions and models against true labels: evaluate one, compare several, report on runs."""
+
+import csv
+import datetime
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from xmlpreck import metrics
+from xmlpreck.api.engine import RayEngine, log, refuse_text, shared_rows
+from xmlpreck.config import ConfigError, InputError, n_cores
+from xmlpreck.data import catalog, formats
+from xmlpreck.data.corpus import Columns
+from xmlpreck.data.location import Data, DataLocation, locate
+from xmlpreck.data.rows import RowSource
+from xmlpreck.evaluation import comparison
+from xmlpreck.evaluation.comparison import BLOCK_ROWS, LabelCounts, Rankings, Versus
+from xmlpreck.files.atomic import atomic_path
+from xmlpreck.metrics import Meter, Scores
+from xmlpreck.model import Model
+from xmlpreck.model.prediction import Choice
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How predictions are scored."""
+
+    ks: Sequence[int] = metrics.REPORTED_KS
+    convention: str = "repository"  # or pyxclib, napkinxc, rp
+    drop_empty: bool = False  # leave out rows without labels
+    train: str | None = None  # training rows, for label frequencies; None: those of the data, if it has them
+    propensity: tuple[float, float] | None = None  # constants A, B; None: of the card, else metrics.PROPENSITY
+    inverse_propensities: str | Path | None = None  # file of inverse propensities, one per line; overrides propensity
+    bins: Sequence[int] = metrics.BIN_EDGES  # training rows that divide tail, torso and head
+    filter: str | Path | None = None  # file of (row, label) pairs to leave out; None: of the data's folder
+    use_filter: bool = True  # apply the filter file of the data's folder
+    fix: bool = False  # repair bad predictions, and say how many
+    n_resamples: int = metrics.N_RESAMPLES  # of the bootstrap; 0 = no intervals
+    seed: int = 0  # of the bootstrap
+    n_threads: int = 0  # 0 = one for each core
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True labels, and what is needed to score predictions of them."""
+
+    rows: RowSource
+    n_labels: int  # that can be predicted: raw text may have more
+    training: LabelCounts | None
+    inverse_propensity: np.ndarray | None
+    pairs: csr_array | None  # (row, label) to leave out
+    ks: tuple[int, ...]
+    options: EvaluationOptions
+
+    @property
+    def n_threads(self) -> int:
+        return self.options.n_threads or n_cores()
+
+    def rankings(self, predictions: str) -> Rankings:
+        """Open a prediction file, or a model directory that predicts now."""
+        options = self.options
+        return Rankings(predictions, self.rows, max(self.ks), self.n_labels, fix=options.fix, n_threads=self.n_threads)
+
+    def meter(self) -> Meter:
+        """Make a meter; those of one truth draw the same resamples."""
+        options = self.options
+        return Meter(
+            self.rows.n_labels,
+            self.ks,
+            options.convention,
+            inverse_propensity=self.inverse_propensity,
+            label_counts=None if self.training is None else self.training.counts,
+            edges=list(options.bins),
+            drop_empty=options.drop_empty,
+            n_resamples=options.n_resamples,
+            seed=options.seed,
+            n_threads=self.n_threads,
+        )
+
+
+def open_truth(
+    location: DataLocation,
+    model: Model | None,
+    options: EvaluationOptions,
+    note: Note = log.info,
+    progress: bool = False,
+) -> Truth:
+    """Open the true labels, training frequencies, propensities and the filter; `model` reads raw text."""
+    metrics.find_convention(options.convention)
+    rows = _open(location, model)
+    training = count_training(location, rows, model, options, note, progress)
+    path = options.filter
+    if path is None and options.use_filter:
+        folder = location.folder()
+        path = None if folder is None else formats.find_filter(folder, location.split)
+    pairs = None if path is None else formats.read_filter(path, rows.n_rows, rows.n_labels)
+    if pairs is not None:
+        note(f"{path}: {pairs.nnz:,} pairs of row and label are left out")
+    return Truth(
+        rows=rows,
+        n_labels=rows.n_labels if model is None else model.n_labels,
+        training=training,
+        inverse_propensity=_inverse_propensity(location, rows, training, options),
+        pairs=pairs,
+        ks=metrics.check_ks(options.ks),
+        options=options,
+    )
+
+
+def _open(location: DataLocation, model: Model | None) -> RowSource:
+    return location.open() if model is None else location.open(model.vectorizer, model.label_names)
+
+
+def count_training(
+    location: DataLocation,
+    rows: RowSource,
+    model: Model | None,
+    options: EvaluationOptions = EvaluationOptions(),
+    note: Note = log.info,
+    progress: bool = False,
+) -> LabelCounts | None:
+    """Count the training rows of each label, where these rows are to be had."""
+    if options.train is not None:
+        source = catalog.load(options.train, "train", location.data_dir, location.format)
+    elif not Path(location.path).is_file() and (
+        model is not None or catalog.has_split(location.path, "train", location.data_dir)
+    ):
+        source = _open(location.at("train"), model)
+    else:
+        for flag, given in (("--propensity", options.propensity), ("--bins", tuple(options.bins) != metrics.BIN_EDGES)):
+            if given:
+                raise InputError(f"{flag} has no effect without training rows; name them by --train: leave it out")
+        note("no training rows: no propensities and no frequencies; name them by --train")
+        return None
+    if model is None and source.n_labels != rows.n_labels:
+        raise InputError(
+            f"the training rows have {source.n_labels} labels, but those to be judged have {rows.n_labels}"
+        )
+    counted = comparison.count_labels(source, progress)
+    counted.counts.resize(rows.n_labels, refcheck=False)  # raw text: labels unseen in training are the last ones
+    return counted
+
+
+def _inverse_propensity(
+    location: DataLocation, rows: RowSource, training: LabelCounts | None, options: EvaluationOptions
+) -> np.ndarray | None:
+    if options.inverse_propensities is not None:
+        return formats.read_inverse_propensities(options.inverse_propensities, rows.n_labels)
+    if training is None:
+        return None
+    card = catalog.find_card(location.name)
+    of_card = metrics.PROPENSITY if card is None else (card.propensity_a, card.propensity_b)
+    return metrics.inverse_propensities(training.counts, training.n_rows, *(options.propensity or of_card))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one prediction file or model, and what should be known about them."""
+
+    path: str
+    scores: Scores
+    truth: Truth
+    notes: list[str]
+    seen: dict[str, Any] | None  # what a model knows of the rows already; None for a file, which does not say
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return scores, intervals and bins for JSON."""
+        return self.scores.to_dict() | {"seen": self.seen}
+
+
+def evaluate(
+    predictions: str | Path,
+    data: Data,
+    options: EvaluationOptions = EvaluationOptions(),
+    *,
+    model: Model | str | Path | None = None,
+    per_label: str | Path | None = None,
+    engine: RayEngine | None = None,
+    note: Note = log.info,
+    progress: bool = False,
+) -> Evaluation:
+    """Score a prediction file of any tool, or a model directory, against true labels (a path means its test split).
+
+    Raw text needs the `model` whose labels were predicted. `per_label` writes the counts of every label as .csv.
+    On a cluster (`engine`) the model's predictions are made by many nodes.
+    """
+    path, location = str(predictions), _locate(data)
+    if per_label is not None and Path(per_label).suffix != ".csv":
+        raise InputError(f"{per_label}: the counts of labels are written as .csv")
+    if engine is not None:
+        if not Path(path).is_dir():
+            raise InputError(f"{path}: is no model directory, so there is nothing for --engine ray to predict")
+        refuse_text(location)
+    truth = open_truth(location, _load(model), options, note, progress)
+    with ExitStack() as until_scored:
+        if engine is None:
+            rankings = truth.rankings(path)
+        else:
+            rankings = _rankings_on_ray(path, truth, location, engine, note, until_scored)
+        scores = comparison.measure(truth.rows, rankings.blocks(), truth.meter(), truth.pairs, progress)
+    found = _evaluation(rankings, scores, truth, note)
+    if per_label is not None:
+        write_label_counts(per_label, scores, truth)
+    return found
+
+
+def _evaluation(rankings: Rankings, scores: Scores, truth: Truth, note: Note) -> Evaluation:
+    notes = rankings.notes(truth.ks)
+    for text in notes:
+        note(text)
+    return Evaluation(rankings.path, scores, truth, notes, None if rankings.seen is None else rankings.seen._asdict())
+
+
+def _locate(data: Data) -> DataLocation:
+    location = locate(data, "test")
+    if location is None:
+        raise InputError("evaluation looks for companion files beside the rows: give a path or a DataLocation")
+    return location
+
+
+def _load(model: Model | str | Path | None) -> Model | None:
+    return model if model is None or isinstance(model, Model) else Model.load(model)
+
+
+def _rankings_on_ray(
+    path: str, truth: Truth, location: DataLocation, engine: RayEngine, note: Note, until_scored: ExitStack
+) -> Rankings:
+    from xmlpreck.cluster.prediction import ClusterRankings, predict_rows
+
+    found = predict_rows(
+        until_scored.enter_context(engine.connect(note)),
+        path,
+        shared_rows(location, truth.rows),
+        truth.rows,
+        Choice(max(truth.ks)),
+        BLOCK_ROWS,
+        label_shards=engine.label_shards,
+        n_threads=truth.options.n_threads,
+    )
+    return ClusterRankings(path, (top for _, top in found), truth.rows)
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Scores of several prediction files or models, and each but the first against the first."""
+
+    evaluations: list[Evaluation]
+    against_first: list[Versus]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all for JSON."""
+        paths = [each.path for each in self.evaluations]
+        return {
+            "files": {each.path: each.to_dict() for each in self.evaluations},
+            "against": paths[0],
+            "comparisons": {path: each.to_dict() for path, each in zip(paths[1:], self.against_first, strict=True)},
+        }
+
+
+def compare(
+    files: Sequence[str | Path],
+    data: Data,
+    options: EvaluationOptions = EvaluationOptions(),
+    *,
+    model: Model | str | Path | None = None,
+    note: Note = log.info,
+    progress: bool = False,
+) -> Comparisons:
+    """Compare prediction files or model directories on the same rows, each with the first: paired differences."""
+    if len(files) < 2:
+        raise InputError("compare needs two or more prediction files or model directories")
+    truth = open_truth(_locate(data), _load(model), options, note, progress)
+    rankings = [truth.rankings(str(path)) for path in files]
+    blocks = [each.blocks() for each in rankings]
+    results, versus = comparison.compare(truth.rows, blocks, truth.meter, truth.pairs, progress)
+    found = [_evaluation(each, scores, truth, note) for each, scores in zip(rankings, results, strict=True)]
+    return Comparisons(found, versus)
+
+
+def write_label_counts(path: str | Path, scores: Scores, truth: Truth) -> None:
+    """Write a .csv: label, name, rows of training and of truth with it, then predicted and hits for each k."""
+    names, training = truth.rows.label_names, truth.training
+    of_k = [f"{what}@{k}" for k in scores.ks for what in ("predicted", "hits")]
+    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["label", "name", "training_rows", "true", *of_k])
+        for label, true in enumerate(scores.label_truth.tolist()):
+            counts = [
+                int(array[i, label])
+                for i in range(len(scores.ks))
+                for array in (scores.label_predicted, scores.label_hits)
+            ]
+            frequency = "" if training is None else int(training.counts[label])
+            writer.writerow([label, names[label] if names else "", frequency, true, *counts])
+
+
+def report(
+    runs: Sequence[str | Path],
+    out: str | Path = "report.html",
+    data: DataLocation | str | None = None,
+    *,
+    n_threads: int = 0,
+    note: Note = log.info,
+    progress: bool = False,
+) -> int:
+    """Write one HTML page on model directories: curves, scores, labels, samples; returns the number of rows.
+
+    `data` are the rows to score (a path means its test split); None: the test rows beside those that the first model
+    was trained on.
+    """
+    from xmlpreck.evaluation import report as pages
+
+    names = [Path(run).resolve().name for run in runs]
+    if len(set(names)) < len(names):  # all have one name, as in a/model b/model
+        names = [str(Path(run)) for run in runs]
+    opened = [pages.Run(name, Model.load(path)) for name, path in zip(names, runs, strict=True)]
+    model = opened[0].scorer
+    location = DataLocation(data, "test") if isinstance(data, str) else data
+    if location is None or not location.path:
+        location = data_of(model, str(runs[0]), location or DataLocation("", "test"))
+    rows = _open(location, model)
+    # A model knows the labels of raw text; rows of numbers need none for that.
+    training = count_training(
+        location, rows, model if model.vectorizer is not None else None, note=note, progress=progress
+    )
+    scored = pages.ScoredRows(
+        location.name,
+        location.split,
+        rows,
+        None if training is None else training.counts,
+        _inverse_propensity(location, rows, training, EvaluationOptions()),
+    )
+    pages.write_report(out, opened, scored, datetime.date.today(), n_threads or n_cores(), progress=progress)
+    return rows.n_rows
+
+
+def data_of(model: Model, name: str, given: DataLocation) -> DataLocation:
+    """Find the rows beside those that a model was trained on; what `given` says of columns and format wins."""
+    known = model.info.get("data", {})
+    if "place" not in known:
+        raise InputError(f"{name}: does not say what it was trained on: name the rows by --data")
+    columns = Columns(
+        given.columns.text or known.get("text_column"),
+        given.columns.labels or known.get("labels_column"),
+        given.columns.separator or known.get("label_separator"),
+    )
+    found = DataLocation(known["place"], given.split, given.format or known.get("format"), columns, given.data_dir)
+    if found.split == "test" and not found.has_split("test"):
+        raise InputError(
+            f"{found.path}: {name} was trained on it, and it has no test rows: name rows that the model has not "
+            "seen by --data, or report on its training rows on purpose by --split train"
+        )
+    return found
+
+
+def parse_propensity(text: str) -> tuple[float, float]:
+    """Parse the two constants A,B."""
+    try:
+        a, b = (float(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--propensity must be two numbers A,B, not {text!r}") from None
+    return a, b

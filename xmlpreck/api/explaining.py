@@ -1,0 +1,85 @@
+"""Explain why labels of one row are predicted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.sparse import csr_array
+
+from xmlpreck.config import InputError, without_secrets
+from xmlpreck.data.location import Data, locate
+from xmlpreck.data.rows import RowSource
+from xmlpreck.model import Model
+from xmlpreck.model.explanation import Explanation, Names
+from xmlpreck.model.explanation import explain as explain_row
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """The labels of one row, explained; `true_labels` is None where they are not known."""
+
+    row: csr_array
+    true_labels: list[int] | None
+    names: Names
+    k: int
+    labels: list[Explanation]
+    about: dict[str, Any]  # model, data, split, row and text, as they were given
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all facts for JSON."""
+        true_labels = [{"label": label, "name": self.names.label(label)} for label in self.true_labels or []]
+        return self.about | {
+            "topk": self.k,
+            "n_features": self.row.nnz,
+            "true_labels": true_labels or None,
+            "labels": [each.to_dict(self.names) for each in self.labels],
+        }
+
+
+def explain(
+    model: Model | str | Path,
+    data: Data | None = None,
+    row: int | None = None,
+    *,
+    text: str | None = None,
+    k: int = 5,
+    labels: Sequence[str | int] = (),
+) -> ExplainedRow:
+    """Explain the k first labels of one row, and those of `labels` (names or ids): what each feature adds.
+
+    The row is row number `row` of `data` (a path means its test split), or a `text` for a model of texts.
+    """
+    if (text is None) == (data is None) or (data is None) != (row is None):
+        raise InputError("explain needs --data and --row, or --text of a model of texts")
+    name = None if isinstance(model, Model) else str(model)
+    model = model if isinstance(model, Model) else Model.load(model)
+    location = None if data is None else locate(data, "test")
+    if text is not None:
+        if model.vectorizer is None:
+            raise InputError(f"{name or 'the model'}: was trained on numbers, not on texts: give it --data and --row")
+        names = Names(model.label_names, model.feature_names, model.n_features)
+        one, truth = model.vectorizer.transform([text]), None
+    else:
+        opened: Any = data if location is None else location.open(model.vectorizer, model.label_names)
+        one, truth, names = _read_row(opened, row or 0, model, "data" if location is None else location.path)
+    asked = [names.find_label(str(label), model.n_labels) for label in labels]
+    about = {
+        "model": name,
+        "data": None if location is None else without_secrets(location.path),
+        "split": None if location is None else location.split,
+        "row": row,
+        "text": text,
+    }
+    return ExplainedRow(one, truth, names, k, explain_row(model, one, k, asked, truth), about)
+
+
+def _read_row(source: RowSource, row: int, model: Model, path: str) -> tuple[csr_array, list[int] | None, Names]:
+    """Return the row, its labels (None where it has none: they are not known then), and the names of all."""
+    if not 0 <= row < source.n_rows:
+        raise InputError(f"--row {row}: {path} has {source.n_rows:,} rows, count them from 0")
+    one = source.read(row, row + 1)
+    # Rows may have labels that training did not see, and rows to predict may have none.
+    label_names = source.label_names if source.n_labels >= model.n_labels else None
+    names = Names(label_names or model.label_names, source.feature_names or model.feature_names, model.n_features)
+    return one.rows, one.labels.indices.tolist() or None, names

@@ -1,0 +1,214 @@
+"""Predict the labels of rows that come from anywhere, and write them or return them."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from xmlpreck.api.engine import STDIN, RayEngine, log, refuse_text, shared_rows
+from xmlpreck.config import ConfigError, InputError, n_cores
+from xmlpreck.data import formats
+from xmlpreck.data.formats.json_rows import arriving_lines
+from xmlpreck.data.location import Data, DataLocation, locate
+from xmlpreck.data.rows import RowSource
+from xmlpreck.model import Model, Shortlist
+from xmlpreck.model.model import BLOCK_ROWS
+from xmlpreck.model.prediction import (
+    Batch,
+    Choice,
+    Counts,
+    Found,
+    answer_lines,
+    json_batches,
+    label_bonus,
+    predict_batches,
+    read_labels,
+    source_batches,
+    text_batches,
+    write_answers,
+)
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """Which labels a row gets, and how they are scored."""
+
+    k: int = 5  # labels per row, at most
+    min_labels: int = 0  # labels per row, even below the threshold
+    threshold: float | None = None  # only labels with this score or more
+    only_labels: str | Path | None = None  # file of labels: predict no others
+    exclude_labels: str | Path | None = None  # file of labels: never predict these
+    label_weights: str | Path | None = None  # file of positive numbers, one per label: ln of it is added to the score
+    candidates: str | Path | None = None  # prediction file of any tool: rank each row's own labels
+    probabilities: bool = False  # scores are probabilities; the model must be calibrated
+    shortlist: int | None = None  # score only labels in the top-N weights of a row's features
+    guess_empty: bool = False  # rows without any known feature get the labels that the bias ranks first
+    strict: bool = False  # JSON lines: stop at a line that cannot be read
+
+    def choice(self, model: Model) -> Choice:
+        """Read the files that are named, and check all against the model."""
+        if self.k < 1 or self.min_labels < 0:
+            raise ConfigError(f"k must be 1 or more and min_labels 0 or more, but are {self.k} and {self.min_labels}")
+        if self.min_labels > self.k:
+            raise ConfigError(f"--at-least {self.min_labels} is more than --topk {self.k}")
+        only, exclude = (
+            None if path is None else read_labels(path, model) for path in (self.only_labels, self.exclude_labels)
+        )
+        weights = None
+        if self.label_weights is not None:
+            weights = formats.read_inverse_propensities(self.label_weights, model.n_labels)
+        bonus = label_bonus(model.n_labels, only, exclude, weights)
+        shortlist = None
+        if self.shortlist is not None:
+            if bonus is not None or self.candidates is not None:
+                raise InputError("--shortlist has its own list of labels: leave out the other list, or --shortlist")
+            shortlist = Shortlist.of(model.weights, self.shortlist)
+        threshold = -math.inf if self.threshold is None else self.threshold
+        return Choice(self.k, threshold, self.min_labels, bonus, self.probabilities, shortlist, self.guess_empty)
+
+
+class Written(NamedTuple):
+    """Predictions on disk."""
+
+    path: str
+    k: int  # labels per row, at most
+    counts: Counts
+
+
+class Predictions(NamedTuple):
+    """Labels of rows, batch by batch as they are found; the model names them."""
+
+    model: Model
+    batches: Iterable[Found]
+
+
+def predict(
+    model: Model | str | Path,
+    data: Data | Sequence[str],
+    out: str | Path,
+    options: PredictionOptions = PredictionOptions(),
+    *,
+    verify: bool = False,
+    n_threads: int = 0,
+    engine: RayEngine | None = None,
+    note: Note = log.info,
+    progress: bool = False,
+) -> Written:
+    """Write the best labels of every row to a file: .parquet, .npz, .txt or .jsonl.
+
+    `data` is a path, a location or rows; "-" reads JSON lines from stdin. For arrays in memory use
+    `Model.predict_topk`.
+    """
+    formats.prediction_kind(out)  # refuses an unknown suffix before any work
+    with ExitStack() as until_written:
+        found = open_predictions(model, data, options, verify, n_threads, engine, note, progress, until_written)
+        counts = write_answers(out, found.batches, found.model)
+    return Written(str(out), min(options.k, found.model.n_labels), counts)
+
+
+def predict_lines(
+    model: Model | str | Path,
+    data: Data | Sequence[str],
+    options: PredictionOptions = PredictionOptions(),
+    counts: Counts | None = None,
+    *,
+    verify: bool = False,
+    n_threads: int = 0,
+    engine: RayEngine | None = None,
+    note: Note = log.info,
+) -> Iterator[list[str]]:
+    """Yield the best labels of every row as JSON lines, batch by batch; `counts` is filled along the way."""
+    with ExitStack() as until_written:
+        found = open_predictions(model, data, options, verify, n_threads, engine, note, False, until_written)
+        yield from answer_lines(found.batches, found.model, Counts() if counts is None else counts)
+
+
+def open_predictions(
+    model: Model | str | Path,
+    data: Data | Sequence[str],
+    options: PredictionOptions,
+    verify: bool,
+    n_threads: int,
+    engine: RayEngine | None,
+    note: Note,
+    progress: bool,
+    until_written: ExitStack,
+) -> Predictions:
+    """Open model and rows; labels are predicted as they are asked for."""
+    if engine is not None:
+        return _predict_on_ray(model, data, options, verify, n_threads, engine, note, progress, until_written)
+    loaded = model if isinstance(model, Model) else Model.load(model, verify)
+    choice = options.choice(loaded)
+    n_rows, batches = _row_batches(data, loaded, options.strict)
+    candidates = None
+    if options.candidates is not None:
+        if n_rows is None:
+            raise InputError("--candidates needs rows of numbers from a file, not text or stdin")
+        candidates = formats.open_predictions(options.candidates, n_rows, loaded.n_labels).blocks(BLOCK_ROWS)
+    threads = n_threads or n_cores()
+    return Predictions(loaded, predict_batches(loaded, batches, choice, threads, n_rows, candidates, progress))
+
+
+def _predict_on_ray(
+    model: Model | str | Path,
+    data: Data | Sequence[str],
+    options: PredictionOptions,
+    verify: bool,
+    n_threads: int,
+    engine: RayEngine,
+    note: Note,
+    progress: bool,
+    until_written: ExitStack,
+) -> Predictions:
+    if options.candidates is not None or options.shortlist is not None:
+        flag = "--candidates" if options.candidates is not None else "--shortlist"
+        raise InputError(f"{flag} works on one machine only: leave out {flag} or --engine ray")
+    if isinstance(model, Model):
+        raise InputError("nodes of a cluster load the model by themselves: give its folder")
+    location = _location(data)
+    refuse_text(location)
+    assert location is not None
+    from xmlpreck.cluster.parts import open_without_weights
+    from xmlpreck.cluster.prediction import predict_rows
+
+    head = open_without_weights(model, verify)
+    choice = options.choice(head)
+    rows = location.open()
+    session = until_written.enter_context(engine.connect(note))
+    place = shared_rows(location, rows)
+    found = predict_rows(
+        session, str(model), place, rows, choice, BLOCK_ROWS,
+        label_shards=engine.label_shards, n_threads=n_threads, progress=progress,
+    )  # fmt: skip
+    return Predictions(head, found)
+
+
+def _location(data: Data | Sequence[str]) -> DataLocation | None:
+    is_text = isinstance(data, list | tuple)
+    return None if is_text else locate(data, "test")  # type: ignore[arg-type]
+
+
+def _row_batches(data: Data | Sequence[str], model: Model, strict: bool) -> tuple[int | None, Iterator[Batch]]:
+    """Return how many rows there are, where that is known, and the rows."""
+    location = _location(data)
+    if location is None:
+        if isinstance(data, list | tuple):
+            return None, text_batches([list(data)], model)
+        rows: RowSource = data  # type: ignore[assignment]
+        return rows.n_rows, source_batches(rows)
+    if location.path == STDIN:
+        if sys.stdin is None:
+            raise InputError("--data -: stdin is closed: send JSON lines to it")
+        return None, json_batches(arriving_lines(sys.stdin.fileno()), model, strict)
+    documents = location.documents()
+    if documents is None:
+        rows = location.open()
+        return rows.n_rows, source_batches(rows)
+    if model.vectorizer is None:
+        raise InputError(f"{location.path}: is raw text, but the model was trained on numbers: give it such rows")
+    return None, text_batches((chunk.texts for chunk in documents.chunks()), model)

@@ -1,0 +1,25 @@
+"""xmlpreck report"""
+
+import argparse
+from typing import Any
+
+from xmlpreck.cli.options import add_command, add_split, add_threads, location_of, note, show, whole_number
+
+
+def add_report(commands: Any) -> None:
+    text = "write one HTML page on runs: curves, scores, labels, samples"
+    report = add_command(commands, "report", run, text, needs_data=False)
+    report.add_argument("runs", nargs="+", metavar="RUN", help="model directories")
+    report.add_argument(
+        "-o", "--out", default="report.html", metavar="FILE", help="page to write (default: report.html)"
+    )
+    add_split(report, "test")
+    add_threads(report)
+
+
+def run(args: argparse.Namespace) -> None:
+    n_threads = whole_number("--threads", args.threads, 0)
+    from xmlpreck.api import evaluation
+
+    n_rows = evaluation.report(args.runs, args.out, location_of(args), n_threads=n_threads, note=note, progress=True)
+    show(args, {"out": args.out, "n_rows": n_rows}, f"{args.out}: {len(args.runs)} runs on {n_rows:,} rows")

@@ -1,0 +1,49 @@
+"""xmlpreck update"""
+
+import argparse
+from typing import Any
+
+from xmlpreck.cli.options import (
+    add_command,
+    add_split,
+    add_threads,
+    location_of,
+    positive_number,
+    show,
+    whole_number,
+)
+from xmlpreck.cli.run_options import make_listener, progress_stream
+
+
+def add_update(commands: Any) -> None:
+    update = add_command(commands, "update", run, "train a model further on new rows, labels or features")
+    update.add_argument("--model", required=True, metavar="DIR", help="model directory to start from")
+    update.add_argument("--out", required=True, metavar="DIR", help="model directory to write")
+    update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
+    update.add_argument("--eta", metavar="NUMBER", help="step size (default: as the model was trained)")
+    update.add_argument("--freeze", action="store_true", help="keep the weights of known labels: only new labels learn")
+    add_split(update, "train")
+    add_threads(update)
+
+
+def run(args: argparse.Namespace) -> None:
+    epochs = whole_number("--epochs", args.epochs, 1)
+    eta = None if args.eta is None else positive_number("--eta", args.eta)
+    threads = whole_number("--threads", args.threads, 0)
+    from xmlpreck.api import training
+
+    before = training.load_model(args.model)
+    listener = make_listener(progress_stream(args))
+    listener.saved = lambda run: None
+    made = training.update(
+        args.model, location_of(args), args.out,
+        epochs=epochs, eta=eta, freeze=args.freeze, threads=threads, progress=True, listener=listener,
+    )  # fmt: skip
+    result = {
+        "out": args.out,
+        "n_labels": made.model.n_labels,
+        "new_labels": made.model.n_labels - before.n_labels,
+        "new_features": made.model.n_features - before.n_features,
+        "bytes": made.n_bytes,
+    }
+    show(args, result, f"{args.out}: {result['new_labels']:,} new labels, {made.n_bytes / 2**20:.1f} MB")
