@@ -110,7 +110,10 @@ def test_raw_text_from_training_to_names(here, capsys):
         assert scores["P@1"] == 100 * 39 / 40
         assert scores["bins"][-1]["name"] == "unseen"
     assert main(["evaluate", "--pred", "P.parquet", "--data", "docs", *columns]) == 2
-    assert "is raw text, which needs the vocabulary of a model trained on text: name that model by --model" in capsys.readouterr().err
+    assert (
+        "is raw text, which needs the vocabulary of a model trained on text: name that model by --model"
+        in capsys.readouterr().err
+    )
     names = [row[0] for row in pq.read_table("P.parquet")["names"].to_pylist()]
     _, labels = draw_documents(40, 1)
     assert all(name in row for name, row in zip(names, labels, strict=True))
