@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,7 @@ class Predictions(NamedTuple):
 
 def predict(
     model: Model | str | Path,
-    data: Data | Sequence[str],
+    data: Data | list[str],
     out: str | Path,
     options: PredictionOptions = PredictionOptions(),
     *,
@@ -101,8 +101,8 @@ def predict(
 ) -> Written:
     """Write the best labels of every row to a file: .parquet, .npz, .txt or .jsonl.
 
-    `data` is a path, a location or rows; "-" reads JSON lines from stdin. For arrays in memory use
-    `Model.predict_topk`.
+    `data` is a path (its test split), a location, rows, or a list of texts; "-" reads JSON lines from stdin. For arrays
+    in memory use `Model.predict_topk`.
     """
     formats.prediction_kind(out)  # refuses an unknown suffix before any work
     with ExitStack() as until_written:
@@ -113,7 +113,7 @@ def predict(
 
 def predict_lines(
     model: Model | str | Path,
-    data: Data | Sequence[str],
+    data: Data | list[str],
     options: PredictionOptions = PredictionOptions(),
     counts: Counts | None = None,
     *,
@@ -130,7 +130,7 @@ def predict_lines(
 
 def open_predictions(
     model: Model | str | Path,
-    data: Data | Sequence[str],
+    data: Data | list[str],
     options: PredictionOptions,
     verify: bool,
     n_threads: int,
@@ -156,7 +156,7 @@ def open_predictions(
 
 def _predict_on_ray(
     model: Model | str | Path,
-    data: Data | Sequence[str],
+    data: Data | list[str],
     options: PredictionOptions,
     verify: bool,
     n_threads: int,
@@ -188,17 +188,16 @@ def _predict_on_ray(
     return Predictions(head, found)
 
 
-def _location(data: Data | Sequence[str]) -> DataLocation | None:
-    is_text = isinstance(data, list | tuple)
-    return None if is_text else locate(data, "test")  # type: ignore[arg-type]
+def _location(data: Data | list[str]) -> DataLocation | None:
+    return None if isinstance(data, list) else locate(data, "test")
 
 
-def _row_batches(data: Data | Sequence[str], model: Model, strict: bool) -> tuple[int | None, Iterator[Batch]]:
+def _row_batches(data: Data | list[str], model: Model, strict: bool) -> tuple[int | None, Iterator[Batch]]:
     """Return how many rows there are, where that is known, and the rows."""
     location = _location(data)
     if location is None:
-        if isinstance(data, list | tuple):
-            return None, text_batches([list(data)], model)
+        if isinstance(data, list):
+            return None, text_batches([data], model)
         rows: RowSource = data  # type: ignore[assignment]
         return rows.n_rows, source_batches(rows)
     if location.path == STDIN:
