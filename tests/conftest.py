@@ -34,6 +34,37 @@ os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"x
 os.environ.setdefault("XMLPRECK_OFFLINE", "1")  # no test asks the network
 
 
+# Tests run side by side (pytest-xdist). What shares an expensive fixture stays on one worker: the tests of a file, and
+# all that use Ray, of which two clusters would not fit. Pages of the docs share little. The longest come first.
+RAY = ("tests/test_cluster_training.py", "tests/test_cluster_prediction.py", "[cluster.md]")
+LONG = ("ray", "[README.md]", "tests/test_faults.py", "tests/test_remote.py", "tests/test_cli_pipes.py")
+
+
+def scope_of(nodeid):
+    """Name what must be on one worker with this test."""
+    if any(part in nodeid for part in RAY):
+        return "ray"
+    return nodeid if "::test_commands_run_as_written[" in nodeid else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByScope(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return scope_of(nodeid)
+
+    return ByScope(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):  # of xdist; alone, tests run in the order of the files
+        scopes = {item: scope_of(item.nodeid) for item in items}
+        rank = {item: next((n for n, part in enumerate(LONG) if part in scopes[item]), len(LONG)) for item in items}
+        items.sort(key=rank.__getitem__)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Real data for measurement, which is not part of the project."""

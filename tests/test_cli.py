@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_demo_from_train_to_scores(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.1"]) == 0
+    assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.1", "--no-tune"]) == 0
     out = capsys.readouterr().out
     assert "demo (synthetic): 8,000 rows, 4,000 features, 1,000 labels" in out
     for number in (1, 2):

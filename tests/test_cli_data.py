@@ -48,12 +48,12 @@ def weights_of(folder):
 
 def test_shards_train_to_the_same_bits(here, capsys):
     """The demo in memory, as Parquet and as HDF5 shards: the same files of weights, the same scores."""
-    assert main(["train", "--data", "demo", "--out", "plain", "--epochs", "2"]) == 0
+    assert main(["train", "--data", "demo", "--out", "plain", "--epochs", "2", "--no-tune"]) == 0
     scores = capsys.readouterr().out.splitlines()[-1]
     for kind, rows in (("parquet", "1200"), ("hdf5", "3000")):
         assert main(["data", "convert", "demo", kind, "--format", kind, "--rows-per-shard", rows]) == 0
         assert f"{kind}/train: 8,000 rows in" in capsys.readouterr().out
-        assert main(["train", "--data", kind, "--out", f"from-{kind}", "--epochs", "2"]) == 0
+        assert main(["train", "--data", kind, "--out", f"from-{kind}", "--epochs", "2", "--no-tune"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == scores
         assert weights_of(here / f"from-{kind}") == weights_of(here / "plain")
     assert main(["predict", "--model", "plain", "--data", "parquet", "--out", "P.parquet"]) == 0
@@ -133,7 +133,7 @@ def test_json_lines_and_fasttext_need_no_columns(here, capsys):
 
 def test_numbers_and_text_are_not_mixed(here, capsys):
     write_corpus(here / "docs")
-    main(["train", "--data", "demo", "--epochs", "1", "--out", "m"])
+    main(["train", "--data", "demo", "--epochs", "1", "--out", "m", "--no-tune"])
     capsys.readouterr()
     words = ["predict", "--model", "m", "--data", "docs", "--text-column", "body", "--out", "P.npz"]
     assert main(words) == 2

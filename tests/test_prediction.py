@@ -276,7 +276,7 @@ def test_rows_of_another_model_are_refused():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    assert main(["train", "--data", "demo", "--epochs", "2", "--out", str(folder / "m"), "--json"]) == 0
+    assert main(["train", "--data", "demo", "--epochs", "2", "--no-tune", "--out", str(folder / "m"), "--json"]) == 0
     return folder / "m"
 
 
@@ -354,7 +354,9 @@ def test_calibrate_then_probabilities(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["calibrate", "--model", str(trained), "--data", "demo", "--out", "c"]) == 2
     assert "demo: the model has held out none of these rows: train it" in capsys.readouterr().err
-    assert main(["train", "--data", "demo", "--epochs", "2", "--heldout", "0.2", "--out", "m", "--json"]) == 0
+    assert (
+        main(["train", "--data", "demo", "--epochs", "2", "--no-tune", "--heldout", "0.2", "--out", "m", "--json"]) == 0
+    )
     before = Model.load("m").predict_topk(demo_test().rows, 2)
     words = ["calibrate", "--model", "m", "--data", "demo", "--depth", "2", "--json"]
     assert main(words) == 0

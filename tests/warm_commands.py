@@ -52,7 +52,9 @@ def load_everything() -> None:
     from xmlpreck.config import RunConfig, TrainConfig
     from xmlpreck.data import synthetic
     from xmlpreck.metrics import Meter
+    from xmlpreck.train import tuning
 
+    tuning.FREE_WORK = 0.0  # the budget of large data: tuning is the same, with fewer trials
     train.load_kernels()
     rows = synthetic.make_dataset(200, 100, 20, seed=0)
     scorer = train.fit(rows, RunConfig(train=TrainConfig(epochs=1, threads=1)))
