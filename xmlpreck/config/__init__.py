@@ -106,10 +106,10 @@ def parse_whole(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class RowsConfig:
-    """What is done to every row before it is scored, in training and in prediction alike."""
+    """Change every row before it is scored, in training and in prediction alike."""
 
-    unit_norm: bool = setting(True, "scale every row to length 1")
-    bias: float = setting(0.3, "value of an additional feature that every row has; 0 = none", 0, 1e30)
+    unit_norm: bool = setting(True, "scale every row to Euclidean length 1; turn off only if lengths carry meaning")
+    bias: float = setting(0.3, "value of a constant feature added to every row; 0 = none. Lower it for rows of many features", 0, 1e30)
 
     def __post_init__(self) -> None:
         check_settings("rows", self)
@@ -119,48 +119,48 @@ class RowsConfig:
 class TrainConfig:
     """One training run."""
 
-    algo: str = setting("sgd-avg", "rule of the update: " + ", ".join(ALGORITHMS))
-    favour: str = setting("top", "top, or tail = rare labels count more: higher PSP@k, often at a price in P@k")
-    k: int = setting(5, "train for the k labels at the top", 1, MAX_K)
+    algo: str = setting("sgd-avg", "update rule: " + ", ".join(ALGORITHMS))
+    favour: str = setting("top", "top = P@k; tail = weigh rare labels more: higher PSP@k, often lower P@k")
+    k: int = setting(5, "optimise the k labels at the top; set it to the number that you will predict", 1, MAX_K)
     epochs: int = setting(3, "passes over the training rows", 1, 100_000)
     eta: float = setting(
         1.0,
-        "length of a step (sgd only: a perceptron's ranking does not depend on it)",
+        "step size (sgd only: a perceptron's ranking does not depend on it); lower it if weights overflow",
         sys.float_info.min,
         MAX_STEP,
         rule=f"a positive number, at most {MAX_STEP:g}",
     )
     decay: str = setting(
-        "linear", "eta over time: linear = less by an equal part in each pass, constant, or sqrt = eta / sqrt(t)"
+        "linear", "step size over time: linear = down by an equal amount in each pass, constant, or sqrt = eta / sqrt(t)"
     )
-    tau: float = setting(0.0, "strength of the Gumbel noise on training scores; helps where labels are noisy", 0, 1e30)
-    radius: float = setting(0.0, "keep the norm of all weights within this; 0 = free", 0, MAX_STEP)
-    spread: bool = setting(False, "a step lowers all k best irrelevant labels, not only as many as the rule says (sgd)")
+    tau: float = setting(0.0, "scale of the Gumbel noise added to training scores; raise it where labels are noisy or incomplete", 0, 1e30)
+    radius: float = setting(0.0, "project the weights onto a ball of this radius; 0 = no projection", 0, MAX_STEP)
+    spread: bool = setting(False, "spread the negative update over the top-k negatives, not only as many as the rule chooses (sgd)")
     widen: bool = setting(
-        False, "after two passes let the hardest irrelevant label of each row use the row's features; for rare labels"
+        False, "after two passes let the top negative of each row use the row's features; helps rare labels"
     )
     centroid: float = setting(
-        1.0, "start each label at so much of the mean of its rows; 0 = at nothing, as the paper", 0, 1e30
+        1.0, "initial weights: this multiple of the label's mean row; 0 = zeros, as in the paper", 0, 1e30
     )
     average_from: int = setting(
-        2, "the model is the mean of all weights from this (or the last) pass on; 0 = the last", 0, MAX_COUNT
+        2, "average the weights from this pass on (at the latest from the last); 0 = no averaging", 0, MAX_COUNT
     )
-    batch_rows: int = setting(32, "rows that are scored with the same weights", 1, 1 << 24)
+    batch_rows: int = setting(32, "rows per batch: they are scored with the same weights", 1, 1 << 24)
     block_rows: int = setting(
-        65_536, "rows in memory at a time; row order is drawn by block, then within the block", 1, MAX_COUNT
+        65_536, "rows in memory at a time; rows are shuffled by block, then within the block", 1, MAX_COUNT
     )
     heldout: float = setting(
         0.0,
-        "share of the training rows that is held out and scored after every pass",
+        "share of the training rows to hold out and score after every pass; calibrate and prune need some",
         0,
         1 - 2**-53,
         rule="a share from 0 up to, but not, 1",
     )
-    prune: float = setting(0.0, "drop weights smaller than this from the trained model", 0, MAX_STEP)
-    seed: int = setting(0, "same seed and data = same bits, for any number of threads", 0, 2**64 - 1)
+    prune: float = setting(0.0, "drop weights smaller than this in absolute value from the trained model", 0, MAX_STEP)
+    seed: int = setting(0, "random seed; the same seed and data give the same bits for any number of threads", 0, 2**64 - 1)
     threads: int = setting(
         0,
-        f"threads; 0 = one for each core that the process may use; no more than {THREADS_A_CORE} a core are used",
+        f"threads; 0 = one per core that the process may use; at most {THREADS_A_CORE} per core are started",
         0,
         4096,
     )
@@ -173,7 +173,7 @@ class TrainConfig:
 
     @property
     def n_threads(self) -> int:
-        """Threads that are started: with more than some a core they wait for each other, for minutes."""
+        """Number of threads to start; more than THREADS_A_CORE per core would wait for each other for minutes."""
         if self.threads <= THREADS_A_CORE:
             return self.threads or n_cores()
         return min(self.threads, THREADS_A_CORE * n_cores())
@@ -183,20 +183,20 @@ class TrainConfig:
 class TextConfig:
     """How a text becomes features."""
 
-    ngrams: int = setting(1, "features are 1 to this many words in a row", 1, MAX_NGRAMS)
-    min_df: int = setting(3, "drop terms of fewer documents than this; hashed features are not dropped", 1, MAX_COUNT)
+    ngrams: int = setting(1, "longest n-gram: features are runs of 1 to this many words", 1, MAX_NGRAMS)
+    min_df: int = setting(3, "drop terms that occur in fewer documents than this; hashed features are kept", 1, MAX_COUNT)
     max_df: float = setting(
         0.5,
-        "drop terms of more than this share of documents; hashed features are not dropped",
+        "drop terms that occur in more than this share of documents; hashed features are kept",
         sys.float_info.min,
         1,
         rule="a share above 0 and at most 1",
     )
-    sublinear_tf: bool = setting(True, "a term that stands n times counts 1 + ln(n), not n")
-    lowercase: bool = setting(True, "Word and word are one term")
-    token_pattern: str = setting(r"[a-zA-Z][a-zA-Z0-9-]+", "regular expression of a word")
+    sublinear_tf: bool = setting(True, "count a term that occurs n times as 1 + ln(n), not n")
+    lowercase: bool = setting(True, "turn texts into lower case first")
+    token_pattern: str = setting(r"[a-zA-Z][a-zA-Z0-9-]+", "regular expression that matches a word")
     hashed_features: int = setting(
-        0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep one", 0, MAX_HASHED
+        0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep a vocabulary", 0, MAX_HASHED
     )
 
     def __post_init__(self) -> None:

@@ -180,14 +180,16 @@ def _has_archives(mirror: Mirror, target: Path) -> bool:
 
 
 def _missing(card: DatasetCard, data_dir: str | None, reasons: list[str]) -> InputError:
-    """What to put where, in one line."""
-    own = " or ".join(str(root / card.name) for root in _roots(data_dir))
-    text = f"{card.name}: not found: put train.txt and test.txt into {own}"
+    """Say what happened, then what to put where: a line for each way out."""
+    why = f" and could not be fetched: {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
+    lines = [f"{card.name}: is not on this machine{why}; source: {card.source}"]
+    folders = " or ".join(str(root / card.name) for root in _roots(data_dir))
+    lines.append(f"  either put train.txt and test.txt into {folders}")
     first = card.mirrors[0].archives if card.mirrors else ()
     if len(first) == 1:
-        text += f", or {first[0].address} as {download_path(first[0], _roots(data_dir)[0] / card.name)}"
-    why = f"; not fetched: {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
-    return InputError(f"{text}; source: {card.source}{why}")
+        path = download_path(first[0], _roots(data_dir)[0] / card.name)
+        lines.append(f"  or save {first[0].address} as {path}")
+    return InputError("\n".join(lines))
 
 
 def fetch_data(name: str, data_dir: str | None = None) -> Path:
