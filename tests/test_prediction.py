@@ -136,7 +136,7 @@ def test_thresholds_keep_at_least_so_many():
         np.array([[4, 2, 1], [3, 0, -1]], np.int32), np.array([[0.9, 0.5, 0.1], [0.2, 0.1, -np.inf]], np.float32)
     )
     assert keep_from(top, 0.5).labels.tolist() == [[4, 2, -1], [-1, -1, -1]]
-    kept = keep_from(top, 0.5, at_least=1)
+    kept = keep_from(top, 0.5, min_labels=1)
     assert kept.labels.tolist() == [[4, 2, -1], [3, -1, -1]]
     assert np.isneginf(kept.scores[kept.labels < 0]).all()
 

@@ -109,7 +109,9 @@ class RowsConfig:
     """Change every row before it is scored, in training and in prediction alike."""
 
     unit_norm: bool = setting(True, "scale every row to Euclidean length 1; turn off only if lengths carry meaning")
-    bias: float = setting(0.3, "value of a constant feature added to every row; 0 = none. Lower it for rows of many features", 0, 1e30)
+    bias: float = setting(
+        0.3, "value of a constant feature added to every row; 0 = none. Lower it for rows of many features", 0, 1e30
+    )
 
     def __post_init__(self) -> None:
         check_settings("rows", self)
@@ -131,11 +133,19 @@ class TrainConfig:
         rule=f"a positive number, at most {MAX_STEP:g}",
     )
     decay: str = setting(
-        "linear", "step size over time: linear = down by an equal amount in each pass, constant, or sqrt = eta / sqrt(t)"
+        "linear",
+        "step size over time: linear = down by an equal amount in each pass, constant, or sqrt = eta / sqrt(t)",
     )
-    tau: float = setting(0.0, "scale of the Gumbel noise added to training scores; raise it where labels are noisy or incomplete", 0, 1e30)
+    tau: float = setting(
+        0.0,
+        "scale of the Gumbel noise added to training scores; raise it where labels are noisy or incomplete",
+        0,
+        1e30,
+    )
     radius: float = setting(0.0, "project the weights onto a ball of this radius; 0 = no projection", 0, MAX_STEP)
-    spread: bool = setting(False, "spread the negative update over the top-k negatives, not only as many as the rule chooses (sgd)")
+    spread: bool = setting(
+        False, "spread the negative update over the top-k negatives, not only as many as the rule chooses (sgd)"
+    )
     widen: bool = setting(
         False, "after two passes let the top negative of each row use the row's features; helps rare labels"
     )
@@ -157,7 +167,9 @@ class TrainConfig:
         rule="a share from 0 up to, but not, 1",
     )
     prune: float = setting(0.0, "drop weights smaller than this in absolute value from the trained model", 0, MAX_STEP)
-    seed: int = setting(0, "random seed; the same seed and data give the same bits for any number of threads", 0, 2**64 - 1)
+    seed: int = setting(
+        0, "random seed; the same seed and data give the same bits for any number of threads", 0, 2**64 - 1
+    )
     threads: int = setting(
         0,
         f"threads; 0 = one per core that the process may use; at most {THREADS_A_CORE} per core are started",
@@ -184,7 +196,9 @@ class TextConfig:
     """How a text becomes features."""
 
     ngrams: int = setting(1, "longest n-gram: features are runs of 1 to this many words", 1, MAX_NGRAMS)
-    min_df: int = setting(3, "drop terms that occur in fewer documents than this; hashed features are kept", 1, MAX_COUNT)
+    min_df: int = setting(
+        3, "drop terms that occur in fewer documents than this; hashed features are kept", 1, MAX_COUNT
+    )
     max_df: float = setting(
         0.5,
         "drop terms that occur in more than this share of documents; hashed features are kept",

@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
 
 def identify(rows: RowSource) -> Identity:
-    """Read all rows once."""
+    """Hash rows: all of them are read once."""
     survey = Survey()
     for _, block in read_blocks(rows, BLOCK_ROWS):
         survey.add(block)
@@ -33,13 +33,13 @@ def identify(rows: RowSource) -> Identity:
 
 
 class Seen(NamedTuple):
-    """What a model knows of some rows already."""
+    """Whether a model was trained on some rows, and what was chosen on them."""
 
     trained: bool  # it was trained on them, or on all of them but those that it held out
     chosen: list[str]  # what was chosen on them: calibration, pruning
 
     def notes(self) -> list[str]:
-        """A sentence for each reason to doubt figures on these rows."""
+        """Give a sentence for each reason to doubt figures on these rows."""
         notes = []
         if self.trained:
             notes.append("was trained on these rows: figures on them say nothing about new rows")
@@ -47,26 +47,26 @@ class Seen(NamedTuple):
         return notes
 
 
-def seen_rows(scorer: Model, rows: RowSource) -> Seen:
-    """Whether a model was trained on these rows, all of them, and what was chosen on them.
+def seen_rows(model: Model, rows: RowSource) -> Seen:
+    """Find out whether a model was trained on exactly these rows, and what was chosen on them.
 
-    The rows are read and hashed only where the model knows as many. Some rows of a larger set are not recognised.
+    Rows are read and hashed only if their number matches. A subset of the training rows is not recognised.
     """
-    trained = [scorer.info.get("data"), *_list(scorer.info.get("updates"))]
+    trained = [model.info.get("data"), *_list(model.info.get("updates"))]
     records: dict[str, list[object]] = {}
-    for record in choice_records(scorer):
+    for record in choice_records(model):
         records.setdefault(record["what"], []).append(record)
     return Seen(
-        _are_among(rows, trained) or _heldout(scorer, rows) is not None,
+        _are_among(rows, trained) or _heldout(model, rows) is not None,
         [what for what, entries in records.items() if _are_among(rows, entries)],
     )
 
 
-def choice_records(scorer: Model) -> list[dict[str, Any]]:
-    """Choices on rows that were not held out: what, split, name, n_rows and sha256 of each that still has a say."""
-    records = [record for record in _list(scorer.info.get("chosen_on")) if isinstance(record, dict)]
+def choice_records(model: Model) -> list[dict[str, Any]]:
+    """List choices on rows that were not held out: what, split, name, n_rows and sha256 of each still in force."""
+    records = [record for record in _list(model.info.get("chosen_on")) if isinstance(record, dict)]
     named = [record for record in records if isinstance(record.get("what"), str)]
-    return [record for record in named if record["what"] != "calibration" or scorer.calibration is not None]
+    return [record for record in named if record["what"] != "calibration" or model.calibration is not None]
 
 
 def _list(value: object) -> list[Any]:
@@ -74,14 +74,14 @@ def _list(value: object) -> list[Any]:
 
 
 def _are_among(rows: RowSource, entries: list[Any]) -> bool:
-    """Is one of these entries of a model's info about the rows? Anything that is no such entry is passed over."""
+    """Tell whether one of these entries of a model's info names the rows; malformed entries are skipped."""
     found = [entry for entry in entries if isinstance(entry, dict) and entry.get("n_rows") == rows.n_rows]
     return bool(found) and identify(rows).sha256 in [entry.get("sha256") for entry in found]
 
 
-def _heldout(scorer: Model, source: RowSource) -> RowSource | None:
-    """The rows of a source that a model has held out, if it was trained on all of the others."""
-    sections = scorer.info.get("config")
+def _heldout(model: Model, source: RowSource) -> RowSource | None:
+    """Find the rows of a source that a model held out, if it was trained on all the others."""
+    sections = model.info.get("config")
     train = sections.get("train") if isinstance(sections, dict) else None
     if not isinstance(train, dict):
         return None
@@ -91,9 +91,9 @@ def _heldout(scorer: Model, source: RowSource) -> RowSource | None:
         kept, heldout = split_heldout(source, settings.heldout, settings.seed)
     except ConfigError:
         return None
-    if not heldout.n_rows or not _are_among(kept, [scorer.info.get("data")]):
+    if not heldout.n_rows or not _are_among(kept, [model.info.get("data")]):
         return None
-    return None if _are_among(source, _list(scorer.info.get("updates"))) else heldout
+    return None if _are_among(source, _list(model.info.get("updates"))) else heldout
 
 
 class ChoiceRows(NamedTuple):
@@ -104,20 +104,20 @@ class ChoiceRows(NamedTuple):
     name: str
 
 
-def rows_to_choose_on(scorer: Model, source: RowSource, split: str = HELDOUT, name: str = "") -> ChoiceRows:
-    """The held-out rows of a model's training rows; of another split, which has a name, all rows.
+def rows_to_choose_on(model: Model, source: RowSource, split: str = HELDOUT, name: str = "") -> ChoiceRows:
+    """Return the held-out rows of a model's training rows, or all rows of another split.
 
-    Rows that the model was trained on are refused: nearly every first label of theirs is right.
+    Rows that the model was trained on are refused: a model is nearly always right on them.
     """
     if split == HELDOUT:
-        heldout = _heldout(scorer, source)
+        heldout = _heldout(model, source)
         if heldout is None:
             raise InputError(
                 f"{name or 'the rows'}: the model has held out none of these rows: train it on them with --heldout 0.1,"
                 " or choose on rows that it has not seen by --split test, which the model will remember"
             )
         return ChoiceRows(heldout, split, name)
-    if seen_rows(scorer, source).trained:
+    if seen_rows(model, source).trained:
         raise InputError(
             f"{name or 'the rows'}: the model was trained on these rows: leave out --split to use those that it held "
             "out, or give rows that it has not seen"
@@ -125,35 +125,33 @@ def rows_to_choose_on(scorer: Model, source: RowSource, split: str = HELDOUT, na
     return ChoiceRows(source, split, name)
 
 
-def _remember(scorer: Model, what: str, given: ChoiceRows, keep_old: bool) -> dict[str, Any]:
-    """The model's info with a record of the choice, unless it was made on held-out rows."""
-    old = [record for record in choice_records(scorer) if keep_old or record["what"] != what]
+def _remember(model: Model, what: str, given: ChoiceRows, keep_old: bool) -> dict[str, Any]:
+    """Return the model's info with a record of the choice, unless it was made on held-out rows."""
+    old = [record for record in choice_records(model) if keep_old or record["what"] != what]
     new = []
     if given.split != HELDOUT:
         new = [{"what": what, "split": given.split, "name": given.name, **identify(given.rows)._asdict()}]
-    return scorer.info | {"chosen_on": old + new}
+    return model.info | {"chosen_on": old + new}
 
 
-def calibrate(
-    scorer: Model, given: ChoiceRows, depth: int = DEPTH, n_threads: int = 1, progress: bool = False
-) -> Model:
-    """A copy of the model that knows how likely its scores are, learned from the first `depth` labels of rows.
+def calibrate(model: Model, given: ChoiceRows, depth: int = DEPTH, n_threads: int = 1, progress: bool = False) -> Model:
+    """Return a copy of the model with probabilities, learned from the first `depth` labels of each row.
 
     The rows may have labels that the model does not know: it cannot predict these.
     """
-    blocks = scorer.predict_blocks(given.rows, depth, n_threads, progress)
-    learned = Calibration.fit(((top, block.labels) for block, top in blocks), scorer.n_labels, depth)
+    blocks = model.predict_blocks(given.rows, depth, n_threads, progress)
+    learned = Calibration.fit(((top, block.labels) for block, top in blocks), model.n_labels, depth)
     about = {"n_rows": given.rows.n_rows, "depth": depth}
-    info = _remember(scorer, "calibration", given, keep_old=False) | {"calibration": about}
-    return scorer.fresh(calibration=learned, info=info)
+    info = _remember(model, "calibration", given, keep_old=False) | {"calibration": about}
+    return model.fresh(calibration=learned, info=info)
 
 
 def prune_to_loss(
-    scorer: Model, given: ChoiceRows, max_loss: float, n_threads: int = 1
+    model: Model, given: ChoiceRows, max_loss: float, n_threads: int = 1
 ) -> tuple[Model, dict[str, float], list[Pruned]]:
-    """The smallest model that loses at most `max_loss` of every P@k; P@k before; what was tried, the last was taken."""
-    before, tried = largest_pruning(scorer, given.rows, max_loss, n_threads)
+    """Return the smallest model that loses at most `max_loss` of every P@k, P@k before, and what was tried, best last."""
+    before, tried = largest_pruning(model, given.rows, max_loss, n_threads)
     threshold = tried[-1].threshold
-    smaller = scorer.prune(threshold) if threshold else scorer
-    info = smaller.info | {"chosen_on": _remember(scorer, "pruning", given, keep_old=True)["chosen_on"]}
+    smaller = model.prune(threshold) if threshold else model
+    info = smaller.info | {"chosen_on": _remember(model, "pruning", given, keep_old=True)["chosen_on"]}
     return smaller.fresh(info=info), before, tried

@@ -57,12 +57,12 @@ class Contents(NamedTuple):
 
 
 def label_type(n_labels: int) -> np.dtype:
-    """How a label's id is stored: in 16 bits where that is enough."""
+    """Choose the type of stored label ids: 16 bits where that is enough."""
     return np.dtype(np.uint16 if n_labels <= 1 << 16 else np.int32)
 
 
 def bytes_a_weight(weights: Weights) -> int:
-    """On disk: of the weight and of its label's id."""
+    """Count the bytes on disk of a weight and its label's id."""
     n_bytes = 2 if bfloat.can_hold(weights.values) else weights.values.itemsize
     return n_bytes + label_type(int(weights.dense_rows.shape[1])).itemsize
 
@@ -226,7 +226,7 @@ def map_array(folder: Path, name: str) -> np.ndarray:
 
 
 def read_calibration(folder: Path, names: frozenset[str], n_labels: int) -> Calibration | None:
-    """The calibration of a model, if its files are among `names`."""
+    """Load the calibration of a model, if its files are among `names`."""
     return Calibration.load(folder, n_labels) if names & set(CALIBRATION_FILES) else None
 
 
@@ -263,15 +263,15 @@ def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n
 
 
 def lay_out_arrays(offsets: np.ndarray, labels: np.ndarray, values: np.ndarray, n_labels: int) -> Weights:
-    """Arrays that were checked, as Weights."""
+    """Turn checked arrays into Weights."""
     wide = labels.astype(np.int32, copy=False), bfloat.widen(values)  # 16 bits are a size on disk
     return with_dense_rows(sparse_weights(offsets, *wide, n_labels))
 
 
-def check_target(folder: Path, place: str | None = None) -> None:
-    """A model may take the place of nothing, an empty folder or a model: other files are never overwritten.
+def check_target(folder: Path, data: str | None = None) -> None:
+    """Refuse to write a model over anything but a model or an empty folder.
 
-    Where nobody chose the folder, `place` names the data, and a model of other data stays too.
+    Where nobody chose the folder, `data` is the path of the data, and a model of other data is refused, too.
     """
     if not folder.name:
         raise ModelError(f"{folder}: is no name for a model: choose a folder of its own by --out")
@@ -279,16 +279,16 @@ def check_target(folder: Path, place: str | None = None) -> None:
         refuse_strangers(folder, MODEL)
     except OSError as error:
         raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    if place is not None and (folder / "model.json").exists():
-        data = read_about(folder).get("data")
-        other = data.get("place") if isinstance(data, dict) else None
-        if other != place:
+    if data is not None and (folder / ABOUT).exists():
+        about = read_about(folder).get("data")
+        other = about.get("place") if isinstance(about, dict) else None
+        if other != data:
             whose = f"{other!r:.200}" if other else "data that it does not name"
-            raise ModelError(f"{folder}: holds a model of {whose}, not of {place!r:.200}: choose a folder by --out")
+            raise ModelError(f"{folder}: holds a model of {whose}, not of {data!r:.200}: choose a folder by --out")
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """model.json, refused when it is not ours or of a newer version."""
+    """Read model.json; refuse what is not ours or of another version."""
     path = folder / ABOUT
     try:
         about = read_json(path)

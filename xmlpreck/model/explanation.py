@@ -111,17 +111,17 @@ class Explanation:
 
 
 def explain(
-    scorer: Model, row: csr_array, k: int, asked: Sequence[int] = (), truth: Collection[int] | None = None
+    model: Model, row: csr_array, k: int, asked: Sequence[int] = (), truth: Collection[int] | None = None
 ) -> list[Explanation]:
     """The first k labels of a row (1, n_features), then those that were asked for; `truth`: its labels, if known."""
     row = as_rows(row)
-    k = min(k, scorer.n_labels)
-    predicted = [label for label in scorer.predict_topk(row, k).labels[0].tolist() if label >= 0]
-    scores = scorer.decision_function(row)[0]
+    k = min(k, model.n_labels)
+    predicted = [label for label in model.predict_topk(row, k).labels[0].tolist() if label >= 0]
+    scores = model.decision_function(row)[0]
     explained = []
     for label in dict.fromkeys([*predicted, *asked]):
         score = scores[label]
-        _, rival = _judge(scorer, row, k, label)
+        _, rival = _judge(model, row, k, label)
         explained.append(
             Explanation(
                 label=label,
@@ -129,18 +129,18 @@ def explain(
                 score=float(score),
                 is_true=None if truth is None else label in truth,
                 is_predicted=label in predicted,
-                parts=parts_of(scorer, row, label),
+                parts=parts_of(model, row, label),
                 rival=rival,
                 lead=0.0 if rival is None else float(score) - float(scores[rival]),
-                removal=None if rival is None else find_removal(scorer, row, k, label),
+                removal=None if rival is None else find_removal(model, row, k, label),
             )
         )
     return explained
 
 
-def parts_of(scorer: Model, row: csr_array, label: int) -> Parts:
-    prepared = prepare_rows(row, scorer.rows)
-    return Parts(prepared.indices, prepared.data, weights_of(scorer.weights, prepared.indices, label))
+def parts_of(model: Model, row: csr_array, label: int) -> Parts:
+    prepared = prepare_rows(row, model.rows)
+    return Parts(prepared.indices, prepared.data, weights_of(model.weights, prepared.indices, label))
 
 
 def weights_of(weights: Weights, features: np.ndarray, label: int) -> np.ndarray:
@@ -163,36 +163,36 @@ def weights_of(weights: Weights, features: np.ndarray, label: int) -> np.ndarray
     return found
 
 
-def _judge(scorer: Model, row: csr_array, k: int, label: int) -> tuple[bool, int | None]:
+def _judge(model: Model, row: csr_array, k: int, label: int) -> tuple[bool, int | None]:
     """Is the label among the first k, and the k-th best of all other labels."""
-    top = scorer.predict_topk(row, k + 1, guess_empty=True).labels[0]
+    top = model.predict_topk(row, k + 1, guess_empty=True).labels[0]
     others = top[top != label]
     return label in top[:k], int(others[k - 1]) if len(others) >= k else None
 
 
-def find_removal(scorer: Model, row: csr_array, k: int, label: int) -> list[int] | None:
+def find_removal(model: Model, row: csr_array, k: int, label: int) -> list[int] | None:
     """Few features of the row without which the label leaves the first k, or enters them.
 
     Greedy: the feature that does most for the label (against it) compared with its rival goes first, then the row is
     predicted without it, with what is left scaled anew. At the end those go back that were not needed. So the set is
     proven to do it, but a smaller one may exist. None: MOST_REMOVED were not enough, or none was left that helps.
     """
-    was_in, rival = _judge(scorer, row, k, label)
+    was_in, rival = _judge(model, row, k, label)
     removed: list[int] = []
     is_in, rest = was_in, row
     while is_in == was_in:
         if len(removed) == MOST_REMOVED or rival is None:
             return None
-        ours, theirs = (parts_of(scorer, rest, one).contributions[: rest.nnz] for one in (label, rival))
+        ours, theirs = (parts_of(model, rest, one).contributions[: rest.nnz] for one in (label, rival))
         gains = ours - theirs if was_in else theirs - ours
         if not (gains > 0).any():
             return None
         removed.append(int(rest.indices[gains.argmax()]))
         rest = without(row, removed)
-        is_in, rival = _judge(scorer, rest, k, label)
+        is_in, rival = _judge(model, rest, k, label)
     for feature in removed[:-1]:
         fewer = [other for other in removed if other != feature]
-        if _judge(scorer, without(row, fewer), k, label)[0] != was_in:
+        if _judge(model, without(row, fewer), k, label)[0] != was_in:
             removed = fewer
     return removed
 

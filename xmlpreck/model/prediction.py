@@ -1,4 +1,4 @@
-"""Which labels a prediction has: all or some of them, so many, from which score on; block by block."""
+"""Choose and write the labels of rows, batch by batch: how many, which ones, from which score on."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,49 +25,49 @@ from xmlpreck.model.model import BLOCK_ROWS
 
 @dataclass(frozen=True)
 class Choice:
-    """At most k labels a row, those whose score is `least` or more, but at least so many whatever their score.
+    """At most k labels per row: those with a score of `min_score` or more, and the first `min_labels` in any case.
 
     `bonus` (n_labels) is added to the scores; -inf bars a label. With `as_probabilities` the scores that come out, and
-    `least`, are probabilities; the model must have been calibrated. With a shortlist, only its candidates are scored.
+    `min_score`, are probabilities; the model must have been calibrated. With a shortlist, only its candidates are scored.
     A row without any feature gets no label, unless `guess_empty` lets the bias alone choose.
     """
 
     k: int = 5
-    least: float = -math.inf
-    at_least: int = 0
+    min_score: float = -math.inf
+    min_labels: int = 0
     bonus: np.ndarray | None = None
     as_probabilities: bool = False
     shortlist: Shortlist | None = None
     guess_empty: bool = False
 
-    def predict(self, scorer: Model, rows: csr_array, n_threads: int = 1, candidates: TopK | None = None) -> TopK:
-        """The labels of some rows; with `candidates`, of those lists only."""
+    def predict(self, model: Model, rows: csr_array, n_threads: int = 1, candidates: TopK | None = None) -> TopK:
+        """Predict the labels of some rows; with `candidates`, from those lists only."""
         if candidates is None:
-            top = scorer.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist, self.guess_empty)
+            top = model.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist, self.guess_empty)
         else:
-            top = scorer.rank_candidates(rows, listed(candidates, scorer.n_labels), self.k, self.bonus)
-        return self.finish(top, scorer)
+            top = model.rank_candidates(rows, listed(candidates, model.n_labels), self.k, self.bonus)
+        return self.finish(top, model)
 
-    def finish(self, top: TopK, scorer: Model) -> TopK:
-        """The best labels of some rows, by their margins, as they are told."""
+    def finish(self, top: TopK, model: Model) -> TopK:
+        """Turn margins into the scores wanted, and drop labels below the minimum."""
         if self.as_probabilities:
-            if scorer.calibration is None:
+            if model.calibration is None:
                 raise InputError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")
-            top = scorer.calibration.probabilities(top)
-        return keep_from(top, self.least, self.at_least)
+            top = model.calibration.probabilities(top)
+        return keep_from(top, self.min_score, self.min_labels)
 
 
 def listed(top: TopK, n_labels: int) -> csr_array:
-    """Lists of labels as the pattern of a matrix."""
+    """Return lists of labels as the pattern of a matrix."""
     labels = np.sort(np.where(top.labels < 0, n_labels, top.labels), axis=1)
     chosen = labels < n_labels
     offsets = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))])
     return build_csr(np.ones(offsets[-1], np.float32), labels[chosen], offsets, (len(labels), n_labels))
 
 
-def keep_from(top: TopK, least: float, at_least: int = 0) -> TopK:
-    """Only the labels with a score of `least` or more, and the first `at_least` of each row."""
-    kept = (top.scores >= least) | (np.arange(top.labels.shape[1]) < at_least)
+def keep_from(top: TopK, min_score: float, min_labels: int = 0) -> TopK:
+    """Keep the labels with a score of `min_score` or more, and the first `min_labels` of each row."""
+    kept = (top.scores >= min_score) | (np.arange(top.labels.shape[1]) < min_labels)
     return TopK(np.where(kept, top.labels, -1).astype(np.int32), np.where(kept, top.scores, -np.inf).astype(np.float32))
 
 
@@ -77,7 +77,7 @@ def label_bonus(
     exclude: Sequence[int] | None = None,
     weights: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """ln(weight) of each label, as if its margin were log-odds; -inf for those that may not be predicted."""
+    """Return ln(weight) of each label, as if margins were log-odds; -inf for labels that may not be predicted."""
     if only is None and exclude is None and weights is None:
         return None
     bonus = np.zeros(n_labels, np.float32) if weights is None else np.log(weights).astype(np.float32)
@@ -91,49 +91,49 @@ def label_bonus(
     return bonus
 
 
-def read_labels(path: str | Path, scorer: Model) -> list[int]:
-    """Labels of a file, one a line: names, or ids where the model has no such name."""
-    column_of = {name: column for column, name in enumerate(scorer.label_names or [])}
+def read_labels(path: str | Path, model: Model) -> list[int]:
+    """Read labels from a file, one per line: names, or ids where the model has no such name."""
+    column_of = {name: column for column, name in enumerate(model.label_names or [])}
     labels = []
     for number, line in numbered_lines(path):
         if line in column_of:
             labels.append(column_of[line])
-        elif (label := parse_whole(line)) is not None and label < scorer.n_labels:
+        elif (label := parse_whole(line)) is not None and label < model.n_labels:
             labels.append(label)
         else:
             raise InputError(f"{path}:{number}: {line[:60]!r} is no label of the model: give its name or its id")
     return labels
 
 
-# Some rows and what each is called; a row called by a BadLine could not be read, and is empty.
+# Rows with their ids; a row whose id is a BadLine could not be read, and is empty.
 Batch = tuple[Sequence[Any], csr_array]
-# Labels of some rows, and what each row is called.
+# Ids of rows, and their predicted labels.
 Found = tuple[Sequence[Any], TopK]
 
 
 def source_batches(source: RowSource) -> Iterator[Batch]:
-    """The rows of a source by their numbers; two blocks are in memory at a time."""
+    """Yield the rows of a source, with their numbers as ids; two blocks are in memory at a time."""
     for start, block in read_blocks(source, BLOCK_ROWS):
         yield range(start, start + block.n_rows), block.rows
 
 
-def text_batches(chunks: Iterable[list[str]], scorer: Model) -> Iterator[Batch]:
-    """Texts as rows, by the model's own vectorizer; one chunk is in memory at a time."""
-    if scorer.vectorizer is None:
+def text_batches(chunks: Iterable[list[str]], model: Model) -> Iterator[Batch]:
+    """Yield texts as rows of the model's vectorizer; one chunk is in memory at a time."""
+    if model.vectorizer is None:
         raise InputError("the model was trained on numbers, not on texts: give it rows of numbers")
     start = 0
     for texts in chunks:
-        yield range(start, start + len(texts)), scorer.vectorizer.transform(texts)
+        yield range(start, start + len(texts)), model.vectorizer.transform(texts)
         start += len(texts)
 
 
-def json_batches(batches: Iterable[Sequence[Line]], scorer: Model, strict: bool = False) -> Iterator[Batch]:
-    """Rows of JSON lines that come in batches, e.g. from `arriving_lines`: texts, or features and values.
+def json_batches(batches: Iterable[Sequence[Line]], model: Model, strict: bool = False) -> Iterator[Batch]:
+    """Yield rows of JSON lines that come in batches, e.g. from `arriving_lines`: texts, or features and values.
 
-    Every line becomes a row, in the order of the lines. One that cannot be read is called by a BadLine; if `strict`, it
-    ends the rows with an error.
+    Every line becomes a row, in the order of the lines. The id of one that cannot be read is a BadLine; if `strict`,
+    that is an error.
     """
-    parser = RowParser(scorer.n_features, scorer.feature_names, scorer.vectorizer is not None)
+    parser = RowParser(model.n_features, model.feature_names, model.vectorizer is not None)
     number = 0
     for lines in batches:
         parsed = [parser.parse(line, number + i) for i, line in enumerate(lines, start=1)]
@@ -142,23 +142,23 @@ def json_batches(batches: Iterable[Sequence[Line]], scorer: Model, strict: bool 
         if bad is not None:
             parsed = parsed[: parsed.index(bad)]
         for is_text, rows in groupby(parsed, key=lambda row: isinstance(row, JsonRow) and row.text is not None):
-            yield _json_batch(list(rows), scorer, is_text)
+            yield _json_batch(list(rows), model, is_text)
         if bad is not None:
             raise FormatError(f"line {bad.line}: {bad.error}")
 
 
-def _json_batch(rows: list[JsonRow | BadLine], scorer: Model, is_text: bool) -> Batch:
+def _json_batch(rows: list[JsonRow | BadLine], model: Model, is_text: bool) -> Batch:
     ids = [row if isinstance(row, BadLine) else row.id for row in rows]
     if is_text:
         texts = [row.text for row in rows if isinstance(row, JsonRow) and row.text is not None]
-        return ids, next(text_batches([texts], scorer))[1]
-    nothing = csr_array((1, scorer.n_features), dtype=np.float32)
+        return ids, next(text_batches([texts], model))[1]
+    nothing = csr_array((1, model.n_features), dtype=np.float32)
     features = [row.features if isinstance(row, JsonRow) else nothing for row in rows]
     return ids, stack_rows([nothing if row is None else row for row in features])
 
 
 def predict_batches(
-    scorer: Model,
+    model: Model,
     batches: Iterable[Batch],
     choice: Choice,
     n_threads: int = 1,
@@ -166,17 +166,17 @@ def predict_batches(
     candidates: Iterator[TopK] | None = None,
     progress: bool = False,
 ) -> Iterator[Found]:
-    """The labels of rows that come batch by batch; `candidates` come in the same batches."""
+    """Predict the labels of rows batch by batch; `candidates` come in the same batches."""
     with progress_bar(n_rows, "predict", progress) as bar:
         for ids, rows in batches:
             lists = next(candidates) if candidates is not None else None
-            yield ids, choice.predict(scorer, rows, n_threads, lists)
+            yield ids, choice.predict(model, rows, n_threads, lists)
             bar.update(rows.shape[0])
 
 
 @dataclass
 class Counts:
-    """How many rows were answered, labels predicted, rows left without a label, and lines that were no rows."""
+    """Number of rows answered, labels predicted, rows without a label, and lines that could not be read."""
 
     n_rows: int = 0
     n_predicted: int = 0
@@ -192,26 +192,26 @@ class Counts:
         self.n_bad_lines += int(np.count_nonzero(~is_row))
 
 
-def answer_lines(found: Iterable[Found], scorer: Model, counts: Counts) -> Iterator[list[str]]:
-    """The answers as JSON lines, batch by batch; a bad line is answered by its error."""
+def answer_lines(found: Iterable[Found], model: Model, counts: Counts) -> Iterator[list[str]]:
+    """Yield the answers as JSON lines, batch by batch; a bad line is answered by its error."""
     for ids, top in found:
         counts.add(ids, top)
-        yield list(json_lines(top, scorer.label_names, ids))
+        yield list(json_lines(top, model.label_names, ids))
 
 
-def write_answers(path: AnyPath, found: Iterable[Found], scorer: Model) -> Counts:
-    """Write the labels of rows to a file, of the kind that its suffix says; only JSON lines can hold a bad line."""
+def write_answers(path: AnyPath, found: Iterable[Found], model: Model) -> Counts:
+    """Write the labels of rows in the format of the file's suffix; only JSON lines can hold a bad line."""
     counts = Counts()
-    if prediction_kind(path) == ".jsonl":  # unlike the other kinds it has a place for what the rows are called
-        write_lines(path, (line for lines in answer_lines(found, scorer, counts) for line in lines))
+    if prediction_kind(path) == ".jsonl":  # the only kind that holds ids of rows
+        write_lines(path, (line for lines in answer_lines(found, model, counts) for line in lines))
         return counts
 
     def tops() -> Iterator[TopK]:
         for ids, top in found:
             if bad := next((id for id in ids if isinstance(id, BadLine)), None):
-                raise FormatError(f"line {bad.line}: {bad.error}; only .jsonl has a place for errors")
+                raise FormatError(f"line {bad.line}: {bad.error}; only .jsonl can hold errors")
             counts.add(ids, top)
             yield top
 
-    write_prediction_blocks(path, tops(), scorer.n_labels, scorer.label_names)
+    write_prediction_blocks(path, tops(), model.n_labels, model.label_names)
     return counts
