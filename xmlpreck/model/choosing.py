@@ -149,7 +149,7 @@ def calibrate(model: Model, given: ChoiceRows, depth: int = DEPTH, n_threads: in
 def prune_to_loss(
     model: Model, given: ChoiceRows, max_loss: float, n_threads: int = 1
 ) -> tuple[Model, dict[str, float], list[Pruned]]:
-    """Return the smallest model that loses at most `max_loss` of every P@k, P@k before, and what was tried, best last."""
+    """Return the smallest model that loses at most `max_loss` of every P@k, P@k before, and the trials, best last."""
     before, tried = largest_pruning(model, given.rows, max_loss, n_threads)
     threshold = tried[-1].threshold
     smaller = model.prune(threshold) if threshold else model

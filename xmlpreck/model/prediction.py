@@ -28,7 +28,7 @@ class Choice:
     """At most k labels per row: those with a score of `min_score` or more, and the first `min_labels` in any case.
 
     `bonus` (n_labels) is added to the scores; -inf bars a label. With `as_probabilities` the scores that come out, and
-    `min_score`, are probabilities; the model must have been calibrated. With a shortlist, only its candidates are scored.
+    `min_score`, are probabilities: the model must be calibrated. With a shortlist, only its candidates are scored.
     A row without any feature gets no label, unless `guess_empty` lets the bias alone choose.
     """
 
