@@ -182,7 +182,7 @@ def test_a_folder_with_other_things_is_refused_by_name(tmp_path, put):
     put(tmp_path / "box")
     before = sorted((tmp_path / "box").iterdir())
     name = "a.txt" if put is put_hidden else "thesis.tex"
-    with pytest.raises(InputError, match=f"box: holds '{name}', which is not of a box: nothing is replaced"):
+    with pytest.raises(InputError, match=f"box: holds '{name}', which is not part of a box: nothing was replaced"):
         refuse_strangers(tmp_path / "box", BOX)
     with pytest.raises(InputError, match=f"holds '{name}'"):
         save(tmp_path / "box", "two")

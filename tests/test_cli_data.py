@@ -178,7 +178,7 @@ def test_validate_tells_fixes_and_exits_1(here, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data", "convert", "demo", "out", "--format", "csv"], "'csv' is no kind of shard"),
+        (["data", "convert", "demo", "out", "--format", "csv"], "'csv' is not a kind of shard"),
         (["data", "convert", "demo", "out", "--rows-per-shard", "0"], "--rows-per-shard must be a whole number"),
         (["data", "convert", "nowhere", "out"], "'nowhere' is neither a file or folder"),
         (["data", "validate", "nowhere"], "nowhere: no such file or folder"),

@@ -74,7 +74,7 @@ ON_TINY = {
         ("predict --data docs.parquet --text-column body --format jsonl", "--format has no effect with --text-column"),
         ("predict --data demo --text-column body", "demo: has no test documents"),
         ("predict --data demo --format libsvm", "demo: is computed, not read from a file"),
-        ("predict --data shards --format libsvm", "shards: has shards, which are not of the format 'libsvm'"),
+        ("predict --data shards --format libsvm", "shards: has shards, which have no format 'libsvm'"),
         ("predict --data-dir x", "--data-dir has no effect with tiny, which is no name of the catalogue"),
         ("evaluate --no-filter --filter x", "--filter has no effect with --no-filter"),
         ("compare --inverse-propensities x --propensity 1,2", "--propensity has no effect with --inverse-propensities"),

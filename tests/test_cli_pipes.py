@@ -189,12 +189,12 @@ BAD_LINES = {
     b"  ": "is empty",
     b"{": "is not JSON",
     b"[]": "holds '[]': each line must be a JSON object",
-    b"{}": "needs a text, or features with as many values",
+    b"{}": "needs a text, or as many values as features",
     b'{"features": [1], "values": [1, 2]}': "as many values",
     b'{"features": [1], "values": [true]}': "values must be numbers",
     b'{"features": [99], "id": "x"}': "feature 99 is out of range: there are 8 features",
     b'{"features": [-1]}': "feature -1 is out of range",
-    b'{"features": [1, 1]}': "feature 1 stands twice",
+    b'{"features": [1, 1]}': "feature 1 appears twice",
     b'{"features": [1], "values": [1e99]}': "feature 1 has the value inf",
     b'{"features": [1], "values": [NaN]}': "feature 1 has the value nan",
     b'{"features": [1], "id": NaN}': "id must be a string or a number",
@@ -250,7 +250,7 @@ def test_a_line_of_100_mb_is_answered_and_a_longer_one_is_not_kept():
     done = subprocess.run([*COMMAND, *PIPE, str(TEXTS)], input=given, capture_output=True, timeout=HANG)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert answers[1] == {
-        "error": "is longer than 100,000,000 bytes: put the rows into a file, or fewer into a line",
+        "error": "is longer than 100,000,000 bytes: send fewer values per line, or use a file",
         "line": 2,
     }
     assert [answer.get("row") for answer in answers] == [0, None, 2, 3, 4]

@@ -42,8 +42,8 @@ def test_a_packed_filter(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 1\n5 1\n", ":2: row 5 is out of range: the data have 5 rows: take the filter of this split"),
-        ("0 1\n\n4 7\n", ":3: label 7 is out of range: the data have 7 labels: take the filter of this split"),
+        ("0 1\n5 1\n", ":2: row 5 is out of range: the data have 5 rows: use the filter of this split"),
+        ("0 1\n\n4 7\n", ":3: label 7 is out of range: the data have 7 labels: use the filter of this split"),
         ("0 999999999999999\n", ":1: label 999999999999999 is out of range"),
         ("0 1 2\n", ":1: '0 1 2' is not a pair: write two ids, row and label, from 0"),
         ("0 1\n3\n", ":2: '3' is not a pair"),
@@ -104,10 +104,10 @@ def test_inverse_propensities_round_trip(tmp_path, values):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\n2\n", ": has 2 inverse propensities, but the data have 3 labels: write one a line, in label order"),
+        ("1\n2\n", ": has 2 inverse propensities, but the data have 3 labels: write one per line, in label order"),
         ("1\n2\n3\n4\n", ": has 4 inverse propensities, but the data have 3 labels"),
         ("", ": has 0 inverse propensities"),
-        ("1\n0\n3\n", ":2: '0' is not an inverse propensity: write one positive number a line"),
+        ("1\n0\n3\n", ":2: '0' is not an inverse propensity: write one positive number per line"),
         ("1\n-2\n3\n", ":2: '-2' is not an inverse propensity"),
         ("1\n2\nnan\n", ":3: 'nan' is not an inverse propensity"),
         ("inf\n2\n3\n", ":1: 'inf' is not an inverse propensity"),

@@ -483,7 +483,7 @@ def test_files_of_others_in_a_model_are_left_alone(folder, start, name):
     before = files(folder / "m")
     command = start(*COMMANDS[name])
     assert command.end() == 2
-    assert one_line(command).startswith("xmlpreck: m: holds 'src', which is not of a model: nothing is replaced")
+    assert one_line(command).startswith("xmlpreck: m: holds 'src', which is not part of a model: nothing was replaced")
     assert command.text.count("\n") == 1
     assert files(folder / "m") == before
     assert leftovers(folder) == []

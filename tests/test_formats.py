@@ -202,10 +202,10 @@ RANGE = "is out of range: the header says"
         ("1 9 4\n0 3:-", ":2: feature 3 has the value '-'"),
         ("3 9 4\n0 1:1\n", ":2: the file ends after 1 rows: the header says 3"),
         ("2000000000 9 4", ":1: the file ends after 0 rows: the header says 2000000000"),
-        ("1 9 4\n0 1:1\n\n2 1:1\n", ":4: '2' stands after the last row: the header says 1 rows"),
-        ("2 9 4\n0 1:1\n0 7:1 3:1 7:2\n", ":3: feature 7 stands twice"),
-        ("2 9 4\n\n0 7:1 7:1\n", ":3: feature 7 stands twice"),
-        ("3 9 4\n1,2\n2,3\n3,1,3 7:1\n", ":4: label 3 stands twice"),
+        ("1 9 4\n0 1:1\n\n2 1:1\n", ":4: '2' is after the last row: the header says 1 rows"),
+        ("2 9 4\n0 1:1\n0 7:1 3:1 7:2\n", ":3: feature 7 appears twice"),
+        ("2 9 4\n\n0 7:1 7:1\n", ":3: feature 7 appears twice"),
+        ("3 9 4\n1,2\n2,3\n3,1,3 7:1\n", ":4: label 3 appears twice"),
     ],
 )
 def test_bad_text_names_file_line_and_value(tmp_path, text, message):
@@ -264,14 +264,14 @@ def raw_csr(data, indices, indptr, shape):
     [
         (raw_csr([1.0, np.nan], [0, 1], [0, 1, 2], (2, 3)), "row 1: feature 1 has the value nan"),
         (raw_csr([1.0, 1e300], [0, 1], [0, 0, 2], (2, 3)), "row 1: feature 1 has the value inf"),
-        (raw_csr([1.0, 2.0], [2, 2], [0, 0, 2], (2, 3)), "row 1: feature 2 stands twice"),
+        (raw_csr([1.0, 2.0], [2, 2], [0, 0, 2], (2, 3)), "row 1: feature 2 appears twice"),
         (raw_csr([1.0, 2.0], [2, 3], [0, 0, 2], (2, 3)), UNREADABLE),
         (raw_csr([1.0, 2.0], [2, 1], [0, 7, 2], (2, 3)), UNREADABLE),
         (
             raw_csr([1j, 2j], [0, 1], [0, 1, 2], (2, 3)),
             f"{UNREADABLE}: shape (2, 3) of complex128 is not a matrix of real numbers",
         ),
-        (coo_array(([1.0, 2.0], ([1, 1], [2, 2])), (2, 3)), "a feature stands twice in a row"),
+        (coo_array(([1.0, 2.0], ([1, 1], [2, 2])), (2, 3)), "a feature appears twice in a row"),
         (coo_array(([1.0], ([1],)), (3,)), f"{UNREADABLE}: shape (3,) of float64 is not a matrix"),
     ],
 )
@@ -342,7 +342,7 @@ def test_splits_as_text_with_names(tmp_path, tiny, name):
     assert data.feature_names == ["a", "b\u2028", "c"]
     assert formats.read_split(tmp_path / name, "test").label_names is None
     write(tmp_path / "labels.txt", "one\n")
-    with refuses("labels.txt: has 1 names, but there are 2 labels"):
+    with refuses("labels.txt: has 1 names, but the data have 2"):
         formats.read_split(tmp_path, "train")
     (tmp_path / "labels.txt").write_bytes(b"a\n\xff\n")
     with refuses("labels.txt: byte 2 is not UTF-8"):
@@ -354,7 +354,7 @@ def test_missing_splits_say_what_was_looked_for(tmp_path, tiny):
         formats.read_split(tmp_path, "test")
     with refuses("nowhere: no such file or folder"):
         formats.read_split(tmp_path / "nowhere", "train")
-    with refuses("split 'dev' is not known: say train or test"):
+    with refuses("split 'dev' is not known: choose train or test"):
         formats.read_split(tmp_path, "dev")
     save_npz(tmp_path / "data.npz", tiny.rows)
     with refuses("data.npz: name the file of rows X"):

@@ -130,12 +130,12 @@ def test_places_that_cannot_be_written(tmp_path):
 
 def test_unknown_words(tmp_path):
     write(tmp_path / "train.txt", "0 1 1\n")
-    with refuses("format 'csv' is not known: say one of repository, pair, libsvm, npz, split, jsonl, fasttext"):
+    with refuses("format 'csv' is not known: choose one of repository, pair, libsvm, npz, split, jsonl, fasttext"):
         formats.read_split(tmp_path, "train", "csv")
     with refuses("format 'csv' is not known"):
         formats.write_split(tmp_path, "train", [ROWS], "csv")
     for call in (formats.has_split, formats.read_chunks, formats.document_chunks, formats.sizes):
-        with refuses("split 'dev' is not known: say train or test"):
+        with refuses("split 'dev' is not known: choose train or test"):
             call(tmp_path, "dev")
     with refuses("split 'dev' is not known"):
         formats.write_split(tmp_path, "dev", [ROWS], "npz")
@@ -171,11 +171,11 @@ def test_errors_in_later_chunks_name_their_line(tmp_path, monkeypatch):
     assert len(good) >= 7
     lines[40] = "3 9:1 8:1 9:1"
     write(path, "50 10 4\n" + "\n".join(lines))
-    with refuses(f"{path}:42: feature 9 stands twice"):
+    with refuses(f"{path}:42: feature 9 appears twice"):
         list(formats.read_chunks(path, "train"))
     for n_rows, message in (
-        (49, ":51: '3' stands after the last row: the header says 49 rows"),
-        (30, ":32: '3' stands after the last row: the header says 30 rows"),
+        (49, ":51: '3' is after the last row: the header says 49 rows"),
+        (30, ":32: '3' is after the last row: the header says 30 rows"),
         (60, ":51: the file ends after 50 rows: the header says 60"),
     ):
         lines[40] = "3 9:1"
@@ -250,7 +250,7 @@ def test_one_of_a_pair_may_be_packed(tmp_path, packed):
             "1 2\n2:1\n",
             "trn_X_Y.txt:2: label id 2 is out of range: the header says 2 labels",
         ),
-        ("1 3\n0:1\n", "1 2\n1:1 1:1\n", "trn_X_Y.txt:2: label 1 stands twice"),
+        ("1 3\n0:1\n", "1 2\n1:1 1:1\n", "trn_X_Y.txt:2: label 1 appears twice"),
         ("1 3\n0:1\n", "1 2 3\n1:1\n", "trn_X_Y.txt:1: header '1 2 3' is wrong: the first line must be 2 numbers"),
         ("1 3\n0:1\n", "1 2\n1:nan\n", "trn_X_Y.txt:2: label 1 has the value 'nan'"),
     ],
@@ -302,7 +302,7 @@ SMALL = {"n_features": 3, "n_labels": 1}
             ":2: label id 1 is out of range: there are 1 labels (ids 0 to 0)",
         ),
         ("0 1:1\n+1 2:1\n", {}, ":2: label '+1' is not an id"),
-        ("0 1:1\n1 2:1 2:1\n", {}, ":2: feature 1 stands twice"),
+        ("0 1:1\n1 2:1 2:1\n", {}, ":2: feature 1 appears twice"),
     ],
 )
 def test_bad_libsvm(tmp_path, text, sizes, message):
@@ -355,12 +355,12 @@ def test_split_columns(bibtex):
         (2, "1 2\n", "bibtex_trSplit.txt: has 2 columns: split_column must be 0 to 1"),
         (-1, "1 2\n", "bibtex_trSplit.txt: has 2 columns: split_column must be 0 to 1"),
         (0, "1 2\n\n3\n", "bibtex_trSplit.txt:3: has 1 columns, but the first line has 2"),
-        (0, "1\n0\n", "bibtex_trSplit.txt:2: '0' is no row: rows are numbered from 1 to 4"),
-        (0, "1\n5\n", "bibtex_trSplit.txt:2: '5' is no row: rows are numbered from 1 to 4"),
-        (0, "1.0\n", "bibtex_trSplit.txt:1: '1.0' is no row"),
-        (0, "\u0661\n", "bibtex_trSplit.txt:1: '\u0661' is no row"),
+        (0, "1\n0\n", "bibtex_trSplit.txt:2: '0' is not a row: rows are numbered from 1 to 4"),
+        (0, "1\n5\n", "bibtex_trSplit.txt:2: '5' is not a row: rows are numbered from 1 to 4"),
+        (0, "1.0\n", "bibtex_trSplit.txt:1: '1.0' is not a row"),
+        (0, "\u0661\n", "bibtex_trSplit.txt:1: '\u0661' is not a row"),
         (0, "9" * 5000, "bibtex_trSplit.txt:1: '999"),
-        (0, "1\n2\n1\n", "bibtex_trSplit.txt: row 1 stands twice in column 0"),
+        (0, "1\n2\n1\n", "bibtex_trSplit.txt: row 1 appears twice in column 0"),
     ],
 )
 def test_bad_split_columns(bibtex, column, text, message):
@@ -371,7 +371,7 @@ def test_bad_split_columns(bibtex, column, text, message):
 
 def test_split_files_that_are_missing_or_too_many(bibtex):
     (bibtex / "bibtex_tstSplit.txt").unlink()
-    with refuses("Bibtex_data.txt: no file *tstSplit.txt with the numbers of the test rows is beside it"):
+    with refuses("Bibtex_data.txt: has no file *tstSplit.txt with the numbers of the test rows beside it"):
         formats.read_split(bibtex / "Bibtex_data.txt", "test")
     assert not formats.has_split(bibtex, "test")
     shutil.copy(bibtex / "bibtex_trSplit.txt", bibtex / "other_trSplit.txt")
@@ -393,7 +393,7 @@ def test_writing_a_split_loses_no_other(bibtex):
     write(bibtex / "bibtex_tstSplit.txt", "2\n")
     before = formats.read_split(bibtex, "train")
     narrow = Dataset(sparse({}, (1, 2)), sparse({}, (1, 2)))
-    with refuses("chunks of one file must be of one width, not 3 features, 2 labels and 2 features, 2 labels"):
+    with refuses("all chunks must have the same width, not 3 features, 2 labels and 2 features, 2 labels"):
         formats.write_split(data, "test", [narrow], "split")
     assert data.read_text() == BIBTEX["Bibtex_data.txt"]
     formats.write_split(data, "test", [ROWS], "split")

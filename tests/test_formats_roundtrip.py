@@ -125,7 +125,7 @@ def test_the_same_data_give_the_same_bytes(tmp_path, format):
 def test_chunks_of_different_widths_are_refused(tmp_path):
     chunks = [Dataset(sparse({}, (1, n)), sparse({}, (1, 2))) for n in (3, 4)]
     for format in NUMERIC:
-        with refuses("chunks of one file must be of one width, not 3 features, 2 labels and 4 features, 2 labels"):
+        with refuses("all chunks must have the same width, not 3 features, 2 labels and 4 features, 2 labels"):
             formats.write_split(tmp_path / format, "train", iter(chunks), format)
         assert os.listdir(tmp_path / format) == []
 

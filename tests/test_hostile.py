@@ -165,13 +165,13 @@ def gzip_bomb_of_pairs(folder):
     write_gzip(folder / "filter_labels_test.txt", b"0 0\n", b"\n")
 
 
-@attack("split", "is no row", b"0" * 5000 + b"1" * 5000, b"000000000000000000015", b"9" * 5000)
+@attack("split", "is not a row", b"0" * 5000 + b"1" * 5000, b"000000000000000000015", b"9" * 5000)
 def row_number_with_many_digits(folder, number):
     (folder / "x_data.txt").write_bytes(b"1 2 2\n0 1:1\n")
     (folder / "x_trSplit.txt").write_bytes(number + b"\n")
 
 
-@attack("documents", "is not JSON|is no name|must be")
+@attack("documents", "is not JSON|is not a name|must be")
 def json_nested_deeply(folder):
     (folder / "train.jsonl").write_bytes(b'{"text": "\\u00e9", "labels": ' + b"[" * 10**6 + b"]" * 10**6 + b"}\n")
 
@@ -202,7 +202,7 @@ def propensity_that_is_none(folder, line):
 # --- npz and npy
 
 
-@attack("data", "bytes, which are not there", "data", "indices", "indptr")
+@attack("data", "bytes, more than the file holds", "data", "indices", "indptr")
 def array_that_claims_more(folder, name):
     write_npz(folder, **{name: npy("<f4" if name == "data" else "<i4")})
 
@@ -229,7 +229,7 @@ def pickle_in_npz(folder, name):
     write_npz(folder, **{name: npy("|O", (2,), body=pickle.dumps([print, 1]))})
 
 
-@attack("data", "packed in a way")
+@attack("data", "compressed in a way")
 def array_packed_by_lzma(folder):
     write_npz(folder)
     with zipfile.ZipFile(folder / "X_train.npz") as archive:
@@ -377,7 +377,7 @@ def shard_with_a_wrong_count(folder, n_rows):
     edit_entry(folder, n_rows=n_rows)
 
 
-@attack("shards", "stands twice")
+@attack("shards", "is listed twice")
 def shard_that_stands_twice(folder):
     write_set(folder)
     entries = json.loads((folder / "manifest.json").read_text())["shards"]

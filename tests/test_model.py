@@ -79,7 +79,7 @@ def test_other_files_in_a_model_are_never_deleted(saved):
     (folder / "src").mkdir()
     (folder / "thesis.tex").write_text("years of work")
     for refuse in (check_target, scorer.prune(0.6).save):
-        with pytest.raises(ModelError, match="model: holds 'src', which is not of a model: nothing is replaced"):
+        with pytest.raises(ModelError, match="model: holds 'src', which is not part of a model: nothing was replaced"):
             refuse(folder)
     assert (folder / "thesis.tex").read_text() == "years of work"
     assert Model.load(folder).n_weights == scorer.n_weights

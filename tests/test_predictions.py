@@ -94,7 +94,7 @@ def test_predictions_must_fit_the_data(tmp_path, suffix):
         formats.write_predictions(path, ONE, 2)
     with refuses(f"{path}: row 1: label 1 has the value nan"):
         formats.write_predictions(path, ONE._replace(scores=np.array([[1, 0], [np.nan, 0]], np.float32)), 3)
-    with refuses(f"{path}: row 0: label 2 stands twice"):
+    with refuses(f"{path}: row 0: label 2 appears twice"):
         formats.write_predictions(path, ONE._replace(labels=np.array([[2, 2], [1, -1]], np.int32)), 3)
     path.unlink()
     with refuses(f"{path}: cannot be read"):
@@ -118,10 +118,10 @@ def test_unknown_kinds_name_the_known(tmp_path, name):
         ("1 3\n1:1e39\n", ":2: label 1 has the score '1e39': scores must be finite float32 numbers; --fix drops such"),
         ("1 3\n1,2 2:1\n", ":2: '1,2' is not label:score, such as 17:0.25"),
         ("1 3\nx\n", ":2: 'x' is not label:score"),
-        ("2 3\n1:2 1:3\n\n", ":2: label 1 stands twice: remove one; --fix keeps the higher score"),
+        ("2 3\n1:2 1:3\n\n", ":2: label 1 appears twice: remove one; --fix keeps the higher score"),
         ("2 3\n1:2\n", ":2: the file ends after 1 rows: the header says 2"),
-        ("1 3\n1:2\n\n2:1\n", ":4: this line stands after the last row: the header says 1 rows"),
-        ("1 3\n1:2\n2:1", ":3: this line stands after the last row: the header says 1 rows"),
+        ("1 3\n1:2\n\n2:1\n", ":4: this line is after the last row: the header says 1 rows"),
+        ("1 3\n1:2\n2:1", ":3: this line is after the last row: the header says 1 rows"),
         ("", ":1: the file is empty: the first line must be 2 numbers, n_rows n_labels"),
         ("7\n", ":1: header '7' is wrong"),
         ("hello 1:2\n", ":1: 'hello' is not label:score, such as 17:0.25"),
@@ -144,14 +144,17 @@ def test_bad_text_predictions(tmp_path, text, message):
         ({"row": [0], "labels": [[1]], "scores": [[None]]}, "scores: an entry is null"),
         ({"row": [0, 2], "labels": [[1], [1]], "scores": [[1.0], [1.0]]}, "row 1 is missing"),
         ({"row": [0, 0], "labels": [[1], [1]], "scores": [[1.0], [1.0]]}, "row 1 is missing or another"),
-        ({"row": [0, 1], "labels": [[1], [1]], "scores": [[1.0], []]}, "row 1: has not as many scores as"),
-        ({"row": [0, 2, 1], "labels": [[1]] * 3, "scores": [[1.0]] * 3}, "row 2 stands where row 1 should: sort by"),
+        (
+            {"row": [0, 1], "labels": [[1], [1]], "scores": [[1.0], []]},
+            "row 1: the numbers of labels and scores differ",
+        ),
+        ({"row": [0, 2, 1], "labels": [[1]] * 3, "scores": [[1.0]] * 3}, "found row 2 where row 1 should be: sort by"),
         ({"row": [0, 1], "labels": [[1], [-1]], "scores": [[1.0], [2.0]]}, "row 1: label -1 is out of range"),
         ({"row": [0, 1], "labels": [[], [9]], "scores": [[], [2.0]]}, "row 1: label 9 is out of range: there are 5"),
         ({"row": [0], "labels": [[2**40]], "scores": [[2.0]]}, "row 0: label 1099511627776 is out of range"),
         ({"row": [0], "labels": [[3]], "scores": [[-1e300]]}, "row 0: label 3 has the value -inf: values must be fin"),
         ({"row": [0, 1], "labels": [[], [3]], "scores": [[], [np.nan]]}, "row 1: label 3 has the value nan"),
-        ({"row": [0], "labels": [[3, 3]], "scores": [[1.0, 2.0]]}, "row 0: label 3 stands twice"),
+        ({"row": [0], "labels": [[3, 3]], "scores": [[1.0, 2.0]]}, "row 0: label 3 appears twice"),
     ],
 )
 def test_bad_parquet_predictions(tmp_path, columns, message):
@@ -183,12 +186,12 @@ def test_parquet_of_others(tmp_path):
         ),
         path,
     )
-    with refuses("row 1 stands where row 0 should: sort by row; --fix does it"):
+    with refuses("found row 1 where row 0 should be: sort by row; --fix does it"):
         formats.read_predictions(path, n_rows=2)
     opened = formats.open_predictions(path, n_rows=2, fix=True)
     (read,) = opened.blocks(2)
     assert opened.n_labels == 8
-    assert opened.mended == {"rows out of order": 2}
+    assert opened.repairs == {"rows out of order": 2}
     assert read.labels.tolist() == [[2, 4], [7, -1]]
     assert read.scores.tolist() == [[3, 2], [1, -np.inf]]
     with refuses("row 0: label 4 is out of range: there are 3 labels"):
@@ -264,7 +267,7 @@ def test_blocks_of_every_kind_are_the_whole(tmp_path, drawn, block_rows, data):
         return  # an empty list is an empty file, which is refused
     opened = formats.open_predictions(path, len(topk.labels), n_labels, depth=depth)
     blocks = list(opened.blocks(block_rows))
-    assert (opened.n_rows, opened.n_labels, opened.mended) == (len(topk.labels), n_labels, {})
+    assert (opened.n_rows, opened.n_labels, opened.repairs) == (len(topk.labels), n_labels, {})
     sizes = [len(block.labels) for block in blocks]
     assert sizes == [min(block_rows, len(topk.labels) - start) for start in range(0, len(topk.labels), block_rows)]
     assert whole(blocks) == whole([topk])
@@ -304,7 +307,7 @@ def test_a_late_error_names_its_place(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(formats.predictions, "line_blocks", lambda path: contents.line_blocks(path, 5000))
     header = "9999 3\n" if kind == "txt" else ""
     for wrong, what in (
-        ("1:1 1:1", "label 1 stands twice"),
+        ("1:1 1:1", "label 1 appears twice"),
         ("7:1", "is out of range"),
         ("1:1 2:nan", "label 2 has the"),
     ):
@@ -367,7 +370,7 @@ def test_empty_lines_at_the_end_of_a_list(tmp_path):
             assert rows == [([], []), ([2], [1]), ([], []), ([], [])][:n_rows]
     assert formats.open_predictions(path).n_rows == 4
     for n_rows in (1, 5):
-        with refuses(f"predicts for 4 rows, but the data have {n_rows} rows: take the data and the split"):
+        with refuses(f"predicts for 4 rows, but the data have {n_rows} rows: use the data and the split"):
             formats.open_predictions(path, n_rows)
 
 
@@ -453,7 +456,7 @@ def test_every_dense_score_is_looked_at(tmp_path):
         list(formats.open_predictions(tmp_path / "p.npy", depth=1).blocks(1))
     opened = formats.open_predictions(tmp_path / "p.npy", fix=True, depth=1)
     assert whole(opened.blocks(1)) == [([2], [2]), ([1], [5])]
-    assert opened.mended == {"score not finite": 3}
+    assert opened.repairs == {"score not finite": 3}
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "parquet"])
@@ -488,7 +491,7 @@ def save_raw(path, entries, shape=(2, 3)):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([[(1, 1), (1, 2)], []], "row 0: label 1 stands twice: remove one; --fix keeps the higher score"),
+        ([[(1, 1), (1, 2)], []], "row 0: label 1 appears twice: remove one; --fix keeps the higher score"),
         ([[], [(2, np.nan)]], "row 1: label 2 has the value nan: values must be finite float32 numbers; --fix drops"),
         ([[], [(2, 1e39)]], "row 1: label 2 has the value inf"),
         ([[(3, 1)], []], "cannot be read as a scipy.sparse matrix"),
@@ -541,7 +544,7 @@ def bad_file(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mended"),
+    ("kind", "repairs"),
     [
         ("npz", {"score not finite": 2, "label twice in a row": 1}),
         ("npy", {"score not finite": 6}),
@@ -559,23 +562,25 @@ def bad_file(tmp_path, kind):
         ("omikuji", {"label out of range": 2, "score not finite": 3, "label twice in a row": 1, "scores rise": 1}),
     ],
 )
-def test_fix_mends_and_counts(tmp_path, kind, mended):
+def test_fix_repairs_and_counts(tmp_path, kind, repairs):
     path = bad_file(tmp_path, kind)
     with refuses("; --fix"):
         list(formats.open_predictions(path, 3, 3).blocks(2))
     opened = formats.open_predictions(path, 3, 3, fix=True)
     for block_rows in (1, 2, 3):  # again and again: the counts start anew
         assert whole(opened.blocks(block_rows)) == FIXED
-        assert opened.mended == mended
+        assert opened.repairs == repairs
 
 
 def test_scores_that_rise(tmp_path):
     path = write(tmp_path / "p.txt", "1:0.5 2:0.5 3:0.25 \n5:0.125 1:0.25 4:0.25 2:0.5 \n")
-    with refuses(f"{path}:2: label 1 has a higher score than the label before it: lists stand best first; --fix ranks"):
+    with refuses(
+        f"{path}:2: label 1 has a higher score than the label before it: lists must be best first; --fix ranks"
+    ):
         formats.read_predictions(path)
     opened = formats.open_predictions(path, fix=True)
     assert whole(opened.blocks(9)) == [([1, 2, 3], [0.5, 0.5, 0.25]), ([2, 1, 4, 5], [0.5, 0.25, 0.25, 0.125])]
-    assert opened.mended == {"scores rise": 1}
+    assert opened.repairs == {"scores rise": 1}
 
 
 @pytest.mark.parametrize(
@@ -597,10 +602,10 @@ def test_what_fix_does_not_mend(tmp_path, text, message):
 def test_fix_keeps_duplicated_rows_and_wrong_sizes_refused(tmp_path):
     path = tmp_path / "p.parquet"
     pq.write_table(pa.table({"row": [1, 0, 1], "labels": [[1]] * 3, "scores": [[1.0]] * 3}), path)
-    with refuses("row 2 is missing or another one stands twice: every row must stand once, from 0"):
+    with refuses("row 2 is missing or another row appears twice: every row must appear once, from 0"):
         formats.open_predictions(path, fix=True)
     formats.write_predictions(path, ONE, 3)
-    with refuses("predicts for 3 labels, but the data have 2 labels: take the data and the split that were predicted"):
+    with refuses("predicts for 3 labels, but the data have 2 labels: use the data and the split that were predicted"):
         formats.open_predictions(path, 2, 2, fix=True)
 
 
@@ -610,7 +615,7 @@ def test_fix_keeps_the_largest_float32(tmp_path):
     opened = formats.open_predictions(path, fix=True)
     (top,) = opened.blocks(1)
     assert top.labels.tolist() == [[0, 1, 2]]
-    assert opened.mended == {"score not finite": 1}
+    assert opened.repairs == {"score not finite": 1}
 
 
 # --- atomic writes
@@ -666,7 +671,7 @@ def test_a_good_write_replaces_the_file(tmp_path):
     [
         ("{", "is not a prediction: Expecting"),
         ("[1]", "is not a prediction"),
-        ('{"labels": [1]}', "misses 'scores'"),
+        ('{"labels": [1]}', "has no 'scores'"),
         ('{"labels": [1], "scores": []}', "as many scores"),
         ('{"labels": ["a"], "scores": [1]}', "labels must be ids"),
         ('{"labels": [1], "scores": ["x"]}', "is not a prediction"),

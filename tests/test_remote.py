@@ -252,7 +252,7 @@ def test_names_that_do_not_fit(store, data):
     about = json.loads((folder / "manifest.json").read_text())
     about["n_labels"] += 1
     (folder / "manifest.json").write_text(json.dumps(about))
-    with pytest.raises(ShardError, match=r"labels\.txt\?.*: has 90 names, but the manifest says 91"):
+    with pytest.raises(ShardError, match=r"labels\.txt\?.*: has 90 names, but the data have 91"):
         ShardSet(store.uri("bucket/set"))
 
 

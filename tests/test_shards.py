@@ -160,7 +160,7 @@ def test_a_shard_that_lies_is_refused_when_read(tmp_path, data, kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "csv"}, "'csv' is no kind of shard: choose parquet or hdf5"),
+        ({"kind": "csv"}, "'csv' is not a kind of shard: choose parquet or hdf5"),
         ({"rows_per_shard": 0}, "rows per shard must be 1 or more, but is 0"),
     ],
 )
@@ -198,7 +198,9 @@ def test_files_of_others_in_a_shard_set_are_left_alone(tmp_path, data, name):
     path.parent.mkdir(exist_ok=True)
     path.write_text("years")
     shown = name.partition("/")[0]
-    with pytest.raises(ShardError, match=f"set: holds '{shown}', which is not of a shard set: nothing is replaced"):
+    with pytest.raises(
+        ShardError, match=f"set: holds '{shown}', which is not part of a shard set: nothing was replaced"
+    ):
         write(tmp_path / "set", data)
     assert path.read_text() == "years"
     assert os.listdir(tmp_path) == ["set"]

@@ -18,8 +18,8 @@ DAMAGED = {
     "rows without features": ("2 3 2\n0\n1 1:2\n", 1, ":2", [[0, 0, 0], [0, 2, 0]], [[0], [1]]),
     "duplicate features": ("1 3 2\n0 1:2 1:5 2:3\n", 1, ":2: feature 1", [[0, 2, 3]], [[0]]),
     "duplicate labels": ("1 3 2\n0,1,0,0 1:2\n", 2, ":2: label 0", [[0, 2, 0]], [[0, 1]]),
-    "rows with unsorted features": ("1 3 2\n0 2:1 0:5 1:4\n", 1, ":2: 0 stands after 2", [[5, 4, 1]], [[0]]),
-    "rows with unsorted labels": ("1 3 2\n1,0 1:2\n", 1, ":2: 0 stands after 1", [[0, 2, 0]], [[0, 1]]),
+    "rows with unsorted features": ("1 3 2\n0 2:1 0:5 1:4\n", 1, ":2: 0 comes after 2", [[5, 4, 1]], [[0]]),
+    "rows with unsorted labels": ("1 3 2\n1,0 1:2\n", 1, ":2: 0 comes after 1", [[0, 2, 0]], [[0, 1]]),
     "features out of range": ("1 3 2\n0 0:1 3:5 -1:2 99999999999999999999:1\n", 3, ": feature 3", [[1, 0, 0]], [[0]]),
     "labels out of range": ("1 3 2\n0,2 0:1\n", 1, ":2: label 2: ids are 0 to 1", [[1, 0, 0]], [[0]]),
     "values not finite": ("1 3 2\n0 0:nan 1:-INF 2:3\n", 2, ":2: value of 0", [[0, 0, 3]], [[0]]),
@@ -29,7 +29,7 @@ DAMAGED = {
     "header mismatch": ("5 3 2\n0 0:1\n", 1, ":1: the header says 5 rows, but there are 1", [[1, 0, 0]], [[0]]),
     "labels never seen": ("1 3 2\n0 0:1\n", 1, "label 1 is the first", [[1, 0, 0]], [[0]]),
     "features never seen": ("1 3 2\n0 0:1\n", 2, "feature 1 is the first", [[1, 0, 0]], [[0]]),
-    "ids that seem to start at 1": ("1 3 2\n1,2 1:1\n", 1, "label 0 never stands there, label 2", [[0, 1, 0]], [[1]]),
+    "ids that seem to start at 1": ("1 3 2\n1,2 1:1\n", 1, "label 0 never occurs, label 2", [[0, 1, 0]], [[1]]),
 }  # fmt: skip
 
 

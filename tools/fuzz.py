@@ -162,7 +162,7 @@ def prediction_reader(name: str) -> Callable[[Path, Random], object]:
         found = [row for block in blocks for row in block]
         assert len(found) == opened.n_rows
         assert all(len(block) == block_rows for block in blocks[:-1])
-        return found, sum(opened.mended.values())
+        return found, sum(opened.repairs.values())
 
     def read(folder: Path, rng: Random) -> object:
         path, sizes = existing(folder, name), rng.choice(((None, None), (N_ROWS, N_LABELS)))

@@ -67,8 +67,8 @@ class Corpus:
 
     def _read(self) -> Iterator[Documents]:
         if self.columns.text is not None:
-            return read_parquet_documents(self.path, self.columns.text, self.columns.labels, met=self.fields)
-        return formats.document_chunks(self.path, self.split, self.format, met=self.fields)
+            return read_parquet_documents(self.path, self.columns.text, self.columns.labels, found=self.fields)
+        return formats.document_chunks(self.path, self.split, self.format, found=self.fields)
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What travels between rooms: rows with labels, documents with label names, the best labels of each row."""
+"""Define the data that all packages share: rows with labels, documents with label names, top labels per row."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -35,14 +35,14 @@ class Dataset(NamedTuple):
         return int(self.labels.shape[1])
 
     def read(self, start: int, stop: int) -> "Dataset":
-        """Rows start to stop - 1."""
+        """Return rows start to stop - 1."""
         if start == 0 and stop >= self.n_rows:
             return self
         return self._replace(rows=self.rows[start:stop], labels=self.labels[start:stop])
 
 
 class Documents(NamedTuple):
-    """Raw texts and the names of their labels; label ids of a file without names stand as decimal numbers."""
+    """Raw texts and the names of their labels; label ids of a file without names are written as decimal numbers."""
 
     texts: list[str]
     labels: list[list[str]]
@@ -53,7 +53,7 @@ class Documents(NamedTuple):
 
 
 class TopK(NamedTuple):
-    """Each row's k labels, higher score first, then lower id; -1 with score -inf = no label there."""
+    """Top k labels per row, by descending score, then ascending id; -1 with score -inf = no label."""
 
     labels: np.ndarray
     scores: np.ndarray
@@ -66,9 +66,9 @@ class Sizes(NamedTuple):
 
 
 def offsets_rise(offsets: np.ndarray, last: int, first: int = 0) -> bool:
-    """Tell whether the offsets of rows rise from `first` to `last`: compiled code follows them wherever they lead.
+    """Tell whether row offsets rise from `first` to `last`: compiled code trusts them.
 
-    Neighbours are compared, not subtracted, and nothing is converted: both can wrap round.
+    Neighbours are compared, not subtracted or converted, as both can overflow.
     """
     if offsets.ndim != 1 or not len(offsets) or offsets.dtype.kind not in "iu":
         return False
@@ -76,7 +76,7 @@ def offsets_rise(offsets: np.ndarray, last: int, first: int = 0) -> bool:
 
 
 def check_offsets(offsets: np.ndarray, last: int, first: int = 0) -> np.ndarray:
-    """Return the offsets of rows as int64, which can hold all that rise from `first` to `last`; else a ValueError."""
+    """Return row offsets as int64; raise ValueError unless they rise from `first` to `last`."""
     if not offsets_rise(offsets, last, first):
         what = f"{offsets.dtype} of shape {offsets.shape}" if offsets.ndim != 1 else str(offsets.dtype)
         raise ValueError(f"the offsets ({what}) do not rise from {first} to {last}")
@@ -84,18 +84,18 @@ def check_offsets(offsets: np.ndarray, last: int, first: int = 0) -> np.ndarray:
 
 
 def build_csr(values: np.ndarray, ids: np.ndarray, offsets: np.ndarray, shape: tuple[int, int]) -> csr_array:
-    """CSR with int32 ids; scipy gives them the type of the offsets, so these are int32 where they fit."""
+    """Build CSR with int32 ids; scipy uses one type for ids and offsets, so offsets are int32 too where they fit."""
     index = np.int32 if offsets[-1] <= MAX_ID else np.int64
     return csr_array((values, ids.astype(index, copy=False), offsets.astype(index, copy=False)), shape)
 
 
 def check_matrix(matrix: csr_array, path: AnyPath, noun: str, first_row: int = 0, is_text: bool = False) -> csr_array:
-    """Sort the ids within rows; refuse an id that stands twice in a row and a value that is not finite.
+    """Sort ids within rows; refuse duplicate ids and values that are not finite.
 
-    `first_row` is the number that errors give the first row: a line of text, else a row of the file.
+    `first_row` is the number of the first row in errors: a line number if `is_text`, else a row number.
     """
 
-    def complain(entry: int, what: str) -> FormatError:
+    def error_at(entry: int, what: str) -> FormatError:
         row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1 + first_row
         where = f"{path}:{row}" if is_text else f"{path}: row {row}"
         return FormatError(f"{where}: {noun} {matrix.indices[entry]} {what}")
@@ -106,22 +106,22 @@ def check_matrix(matrix: csr_array, path: AnyPath, noun: str, first_row: int = 0
         starts_row[matrix.indptr] = True
         twice = np.flatnonzero((np.diff(matrix.indices) == 0) & ~starts_row[1 : matrix.nnz])
         if twice.size:
-            raise complain(int(twice[0]), "stands twice: remove one")
+            raise error_at(int(twice[0]), "appears twice: remove one")
     if not np.isfinite(matrix.data).all():
         entry = int(np.flatnonzero(~np.isfinite(matrix.data))[0])
-        raise complain(entry, f"has the value {matrix.data[entry]}: values must be finite float32 numbers")
+        raise error_at(entry, f"has the value {matrix.data[entry]}: values must be finite float32 numbers")
     return matrix
 
 
 def as_labels(matrix: csr_array) -> csr_array:
-    """A label is relevant where its value is not 0."""
+    """Keep the labels whose value is not 0, with value 1."""
     matrix.eliminate_zeros()
     matrix.data[:] = 1.0
     return matrix
 
 
 def take_rows(matrix: csr_array, start: int, end: int) -> csr_array:
-    """The rows from `start` up to `end`, without a copy of their entries."""
+    """Return rows start to end - 1 without copying their entries."""
     offsets = matrix.indptr[start : end + 1]
     entries = slice(int(offsets[0]), int(offsets[-1]))
     return build_csr(
@@ -130,7 +130,7 @@ def take_rows(matrix: csr_array, start: int, end: int) -> csr_array:
 
 
 def stack_rows(parts: list[csr_array]) -> csr_array:
-    """The rows of all parts, one below the other."""
+    """Concatenate the rows of all parts."""
     if len(parts) == 1:
         return parts[0]
     counts = np.concatenate([np.diff(part.indptr) for part in parts])
@@ -141,30 +141,30 @@ def stack_rows(parts: list[csr_array]) -> csr_array:
 
 
 def regroup(parts: Iterable[tuple[csr_array, ...]], n_rows: int) -> Iterator[tuple[csr_array, ...]]:
-    """The same rows of all matrices, `n_rows` at a time; no rows at all are one empty part, which tells the widths."""
-    waiting: list[tuple[csr_array, ...]] = []
-    n_waiting = n_yielded = 0
+    """Yield the same rows of all matrices in chunks of `n_rows`; without rows, one empty chunk that has the widths."""
+    held: list[tuple[csr_array, ...]] = []
+    n_held = n_yielded = 0
     for part in parts:
-        at, size = 0, part[0].shape[0]
-        while n_waiting + size - at >= n_rows:
-            end = at + n_rows - n_waiting
-            waiting.append(tuple(take_rows(matrix, at, end) for matrix in part))
-            yield tuple(stack_rows(list(matrices)) for matrices in zip(*waiting, strict=True))
-            waiting, n_waiting, n_yielded, at = [], 0, n_yielded + 1, end
-        if at < size or not (waiting or n_yielded):
-            waiting.append(tuple(take_rows(matrix, at, size) for matrix in part))
-            n_waiting += size - at
-    if waiting:
-        yield tuple(stack_rows(list(matrices)) for matrices in zip(*waiting, strict=True))
+        start, size = 0, part[0].shape[0]
+        while n_held + size - start >= n_rows:
+            end = start + n_rows - n_held
+            held.append(tuple(take_rows(matrix, start, end) for matrix in part))
+            yield tuple(stack_rows(list(matrices)) for matrices in zip(*held, strict=True))
+            held, n_held, n_yielded, start = [], 0, n_yielded + 1, end
+        if start < size or not (held or n_yielded):
+            held.append(tuple(take_rows(matrix, start, size) for matrix in part))
+            n_held += size - start
+    if held:
+        yield tuple(stack_rows(list(matrices)) for matrices in zip(*held, strict=True))
 
 
 def same_widths(path: AnyPath, chunks: Iterable[Dataset]) -> Iterator[Dataset]:
-    """The chunks as they are; refused when one has other numbers of features or labels than the first."""
+    """Yield the chunks unchanged; refuse one whose number of features or labels differs from the first's."""
     first = None
     for chunk in chunks:
         widths = (chunk.rows.shape[1], chunk.labels.shape[1])
         if first is not None and widths != first:
             shown = " and ".join(f"{n} features, {m} labels" for n, m in (first, widths))
-            raise FormatError(f"{path}: chunks of one file must be of one width, not {shown}")
+            raise FormatError(f"{path}: all chunks must have the same width, not {shown}")
         first = widths
         yield chunk

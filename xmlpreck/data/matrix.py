@@ -1,4 +1,4 @@
-"""Any matrix of a caller as rows that the kernels may trust: the gate of every public call."""
+"""Convert a caller's matrix to rows that the kernels may trust; every public call goes through here."""
 
 from typing import Any
 
@@ -9,26 +9,24 @@ from xmlpreck.config import InputError
 from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr, offsets_rise
 
 
-def as_rows(matrix: Any, n_columns: int | None = None, noun: str = "feature") -> csr_array:
-    """Return a matrix as float32 CSR whose ids rise within every row and are in range, and whose values are finite.
+def as_rows(matrix: Any, noun: str = "feature") -> csr_array:
+    """Convert a matrix to float32 CSR with finite values and with ids in range and ascending within every row.
 
-    Takes any scipy matrix, numpy array or nested list; values of repeated ids are summed, as scipy does. What is sound
-    already comes back without a copy of its entries. `n_columns` is the width that the caller needs.
+    Takes any scipy matrix, numpy array or nested list; values of repeated ids are summed, as scipy does. The entries
+    of a matrix that is valid already are not copied.
     """
     if not issparse(matrix):
         matrix = _dense(matrix, noun)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise InputError(f"rows of {noun}s must be a matrix of numbers, but have {_shown(matrix)}")
-    if n_columns is not None and matrix.shape[1] != n_columns:
-        raise InputError(f"rows have {matrix.shape[1]} {noun}s, but {n_columns} are needed")
     if matrix.shape[1] > MAX_ID:
         raise InputError(f"rows have {matrix.shape[1]} {noun}s: there may be at most {MAX_ID}")
     if matrix.format not in ("csr", "csc"):
         matrix = matrix.tocoo()  # by numpy, which checks its indices
     check_structure(matrix, noun)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+    with np.errstate(over="ignore"):  # too large for float32: becomes infinite and is refused below
         rows = csr_array(matrix, dtype=np.float32)
-    # A new object: scipy keeps what it once found out about the order of ids, even when these were changed since.
+    # A new object: scipy caches whether ids are sorted, even if they were changed since.
     n_entries = int(rows.indptr[-1])
     rows = build_csr(rows.data[:n_entries], rows.indices[:n_entries], rows.indptr, rows.shape)
     if not _ids_rise(rows):
@@ -43,9 +41,9 @@ def as_rows(matrix: Any, n_columns: int | None = None, noun: str = "feature") ->
     return rows
 
 
-def as_relevance_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
-    """Return a matrix of relevance weights as CSR: positive where a label is relevant; negative ones are refused."""
-    labels = as_rows(matrix, n_labels, "label")
+def as_relevance_rows(matrix: Any) -> csr_array:
+    """Convert a matrix of relevance weights to CSR, positive where a label is relevant; refuse negative weights."""
+    labels = as_rows(matrix, "label")
     if (labels.data > 0).all():
         return labels
     labels = labels.copy()
@@ -58,9 +56,9 @@ def as_relevance_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
     return labels
 
 
-def as_label_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
-    """Return a matrix of labels as CSR of ones; a label is relevant where its value is not 0."""
-    labels = as_rows(matrix, n_labels, "label")
+def as_label_rows(matrix: Any) -> csr_array:
+    """Convert a matrix of labels to CSR of ones; a label is relevant where its value is not 0."""
+    labels = as_rows(matrix, "label")
     if (labels.data == 1).all():
         return labels
     labels = labels.copy()
@@ -70,7 +68,7 @@ def as_label_rows(matrix: Any, n_labels: int | None = None) -> csr_array:
 
 
 def as_dataset(data: Dataset) -> Dataset:
-    """Return a Dataset that keeps its promises, whoever made it."""
+    """Check a Dataset and convert its matrices."""
     rows, labels = as_rows(data.rows), as_relevance_rows(data.labels)
     if rows.shape[0] != labels.shape[0]:
         raise InputError(f"there are {rows.shape[0]} rows, but labels of {labels.shape[0]}")
@@ -81,10 +79,7 @@ def as_dataset(data: Dataset) -> Dataset:
 
 
 def check_structure(matrix: Any, noun: str = "feature") -> None:
-    """Refuse a scipy matrix whose arrays do not fit together: compiled code would follow them into foreign memory.
-
-    CSR, CSC and COO are looked at, the kinds that people make from arrays of their own.
-    """
+    """Refuse a CSR, CSC or COO matrix whose arrays are inconsistent: compiled code would read foreign memory."""
     if matrix.format == "coo":
         for ids, size, what in zip(matrix.coords, matrix.shape, ("row", noun), strict=True):
             _check_ids(ids, size, what)
@@ -122,8 +117,8 @@ def _check_ids(ids: np.ndarray, size: int, noun: str) -> None:
 
 
 def _ids_rise(rows: csr_array) -> bool:
-    """Tell whether ids rise within every row."""
+    """Tell whether ids are ascending within every row."""
     falls = rows.indices[1:] <= rows.indices[:-1]
     starts = rows.indptr[1:-1]
-    falls[starts[(starts > 0) & (starts < len(rows.indices))] - 1] = False  # between two rows they may fall
+    falls[starts[(starts > 0) & (starts < len(rows.indices))] - 1] = False  # from one row to the next
     return not falls.any()

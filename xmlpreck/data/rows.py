@@ -1,4 +1,4 @@
-"""Rows that may be larger than memory, read block by block."""
+"""Read rows that may be larger than memory, block by block."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from xmlpreck.config import ConfigError
-from xmlpreck.data.dataset import stack_rows
-from xmlpreck.data.formats import Dataset
+from xmlpreck.data.dataset import Dataset, stack_rows
 from xmlpreck.data.matrix import as_dataset
 
 
@@ -29,7 +28,7 @@ class RowSource(Protocol):
 
 
 class Subset:
-    """Some rows of a source, in their order there."""
+    """Some rows of a source, in ascending order."""
 
     def __init__(self, source: RowSource, row_ids: np.ndarray) -> None:
         self.source, self.row_ids = source, row_ids
@@ -37,7 +36,7 @@ class Subset:
         self.label_names, self.feature_names = source.label_names, source.feature_names
 
     def read(self, start: int, stop: int) -> Dataset:
-        """Reads the source in steps of stop - start rows, so that far-apart rows need no more memory."""
+        """Read the source in steps of stop - start rows, so that rows far apart need no more memory."""
         wanted = self.row_ids[start:stop]
         parts: list[Dataset] = []
         done = 0
@@ -51,7 +50,7 @@ class Subset:
 
 
 def concatenate(parts: list[Dataset]) -> Dataset:
-    """Rows of several blocks, one after the other."""
+    """Concatenate the rows of several blocks."""
     if len(parts) == 1:
         return parts[0]
     rows, labels = (stack_rows([getattr(part, name) for part in parts]) for name in ("rows", "labels"))
@@ -59,7 +58,7 @@ def concatenate(parts: list[Dataset]) -> Dataset:
 
 
 def checked(source: RowSource) -> RowSource:
-    """Return rows that the kernels may trust: those in memory go through the gate, readers of files have their own."""
+    """Check rows that are in memory, so that the kernels may trust them; readers of files check their own."""
     return as_dataset(source) if isinstance(source, Dataset) else source
 
 
@@ -69,7 +68,7 @@ def read_blocks(
     order: Iterable[int] | None = None,
     prepare: Callable[[Dataset], Any] = lambda block: block,
 ) -> Iterator[tuple[int, Any]]:
-    """(first row, prepared rows) of each block of `block_rows` rows; the next one is read in the background."""
+    """Yield (first row, prepared rows) of each block of `block_rows` rows; the next is read in the background."""
     blocks = range(-(-source.n_rows // block_rows)) if order is None else order
     starts = [int(block) * block_rows for block in blocks]
 
@@ -77,13 +76,13 @@ def read_blocks(
         return prepare(source.read(start, min(start + block_rows, source.n_rows)))
 
     with ThreadPoolExecutor(1) as reader:
-        coming = [reader.submit(read, start) for start in starts[:1]]
+        pending = [reader.submit(read, start) for start in starts[:1]]
         for start, following in zip(starts, [*starts[1:], None], strict=False):
-            block = coming.pop().result()
+            block = pending.pop().result()
             if following is not None:
-                coming.append(reader.submit(read, following))
+                pending.append(reader.submit(read, following))
             yield start, block
-            del block  # or three blocks would be alive
+            del block  # or three blocks would be in memory
 
 
 def split_heldout(source: RowSource, share: float, seed: int) -> tuple[RowSource, RowSource]:

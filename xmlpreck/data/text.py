@@ -270,11 +270,11 @@ def read_parquet_documents(
     text_column: str,
     labels_column: str | None,
     rows_per_chunk: int = 4096,
-    met: Fields | None = None,
+    found: Fields | None = None,
 ) -> Iterator[Documents]:
     """Stream a Parquet file; labels are a list of strings or whole numbers, or one of them; None = no labels.
 
-    `met` learns which columns there are.
+    The names of the columns are added to `found`.
     """
     wanted = [text_column] + ([] if labels_column is None else [labels_column])
     try:
@@ -283,8 +283,8 @@ def read_parquet_documents(
             for name in wanted:
                 if name not in schema.names:
                     raise InputError(f"{path}: has no column {name!r}: there are {', '.join(schema.names)}")
-            if met is not None:
-                met.add(schema.names, wanted)
+            if found is not None:
+                found.add(schema.names, wanted)
             start = 0
             for batch in file.iter_batches(rows_per_chunk, columns=wanted):
                 texts = _texts(batch[text_column], f"{path}: column {text_column!r}", start)

@@ -68,7 +68,7 @@ class Rankings:
     def notes(self, ks: Sequence[int]) -> list[str]:
         """After the last block: rows that the model knows, what was mended, and which k the lists are too short for."""
         notes = [] if self.seen is None else [f"{self.path}: {text}" for text in self.seen.notes()]
-        mended = self.file.mended if self.file is not None else {}
+        mended = self.file.repairs if self.file is not None else {}
         notes += [f"{self.path}: mended: {what}: {number:,}" for what, number in mended.items() if number]
         if short := [str(k) for k in ks if k > self.longest]:
             least = f"no row has more than {self.longest} predictions"

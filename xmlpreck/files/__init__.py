@@ -1,4 +1,4 @@
-"""Files of this machine: read with clear errors, written whole or not at all; and progress on the terminal."""
+"""Read files with clear errors, write them atomically, and show progress on the terminal."""
 
 import os
 
@@ -9,3 +9,8 @@ AnyPath = str | os.PathLike[str]
 
 class FormatError(InputError):
     """A file that cannot be read or written as asked."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its type if it has none."""
+    return str(error).partition("\n")[0] or type(error).__name__

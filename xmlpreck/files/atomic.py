@@ -1,9 +1,9 @@
-"""Writing beside a target, then one rename: what is there is whole, and nothing of others is lost.
+"""Write files and folders atomically: beside the target, then one rename; files of others are never lost.
 
-What is being written is in a scratch folder `.NAME.xmlpreck-<token>` beside the target NAME, whose lock file is locked
-for as long as its writer lives. Who writes the same target next removes the scratch folders of killed writers.
-A scratch folder has `new` (what is being written), `swap` (complete, about to change places with the folder that it
-replaces; afterwards the replaced one) and, where names cannot be exchanged in one step, `old` (the replaced one).
+A scratch folder `.NAME.xmlpreck-<token>` beside the target NAME is locked while its writer lives. The next writer of
+the same target removes the scratch folders of killed writers. It holds `new` (being written), `swap` (complete, about
+to be exchanged with the target; afterwards the replaced folder) and, without an atomic exchange, `old` (the replaced
+folder).
 """
 
 import ctypes
@@ -27,42 +27,42 @@ except ImportError:  # no such locks on Windows
 
 LOCK = "lock"
 _SCRATCH = re.compile(r"\.(.+)\.xmlpreck-[0-9a-f]{8}", re.DOTALL)
-_TRIES = 100  # at a file that others delete as often as we make it
+_TRIES = 100  # to lock a file that other processes keep deleting
 
 
 class Kind(NamedTuple):
-    """A folder that we write as a whole: what it is, the file that every one has, and which names in one are ours."""
+    """A kind of folder written as a whole: its name, the file that marks one, and the file names that belong to it."""
 
     noun: str
     marker: str
-    names: Callable[[Path], Sequence[str]]  # in the order in which they are deleted
-    error: type[InputError]  # that refuses to replace something else
+    names: Callable[[Path], Sequence[str]]  # in order of deletion
+    error: type[InputError]  # raised instead of replacing anything else
 
 
 # --- locks
 
 
 def take_lock(path: Path) -> IO[bytes]:
-    """Open and lock a file until the stream is closed or the process ends; BlockingIOError where another has it.
+    """Lock a file until the stream is closed or the process ends; BlockingIOError if another process holds it.
 
-    Where the file system has no locks, nobody is kept out.
+    File systems without locks let every process in.
     """
     for _ in range(_TRIES):
         stream = open(path, "a+b", buffering=0)  # noqa: SIM115 (the lock lives as long as it)
         try:
             _flock(stream)
-            # Who held the lock before may have deleted the file: others would lock the next file of that name.
+            # The previous holder may have deleted the file; others would then lock a new file of that name.
             if _is_at(stream, path):
                 return stream
         except BaseException:
             stream.close()
             raise
         stream.close()
-    raise OSError(f"{path.name} is deleted again and again")
+    raise OSError(f"{path.name} is deleted repeatedly")
 
 
 def _flock(stream: IO[bytes]) -> bool:
-    """Lock the file now, or raise BlockingIOError; False where there are no locks."""
+    """Lock the file now or raise BlockingIOError; return False if locks are not supported."""
     if fcntl is None:
         return False
     try:
@@ -75,7 +75,7 @@ def _flock(stream: IO[bytes]) -> bool:
 
 
 def _is_at(stream: IO[bytes], path: Path) -> bool:
-    """Is this open file still the one of that name?"""
+    """Tell whether an open file is still the one at this path."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -87,75 +87,75 @@ def _is_at(stream: IO[bytes], path: Path) -> bool:
 
 @contextmanager
 def scratch_folder(target: Path, kind: Kind | None = None) -> Iterator[Path]:
-    """Yield an empty folder beside `target`, which is gone afterwards; after a kill, the next writer removes it.
+    """Yield an empty folder beside `target` and remove it afterwards; after a kill, the next writer removes it.
 
-    `kind` is what the target is, if a folder that is there may be replaced.
+    `kind` is the kind of the target, if an existing folder may be replaced.
     """
     remove_leftovers(target.parent, target.name, kind)
-    place, lock = _new_scratch(target)
+    scratch, lock = _new_scratch(target)
     with lock:
         try:
-            yield place / "new"
+            yield scratch / "new"
         finally:
-            _discard(place, target, kind)
+            _discard(scratch, target, kind)
 
 
 def _new_scratch(target: Path) -> tuple[Path, IO[bytes]]:
-    """A scratch folder and its lock."""
+    """Create a scratch folder and lock it."""
     for _ in range(_TRIES):
-        place = target.with_name(f".{target.name}.xmlpreck-{secrets.token_hex(4)}")
-        place.mkdir(0o700)
+        scratch = target.with_name(f".{target.name}.xmlpreck-{secrets.token_hex(4)}")
+        scratch.mkdir(0o700)
         try:
-            lock = take_lock(place / LOCK)
-        except (FileNotFoundError, BlockingIOError):  # another process took it for one of the dead, as it had no lock
+            lock = take_lock(scratch / LOCK)
+        except (FileNotFoundError, BlockingIOError):  # not locked yet, so another process removed it as a leftover
             continue
         try:
-            (place / "new").mkdir()
+            (scratch / "new").mkdir()
         except BaseException:
-            _discard(place, target, None)
+            _discard(scratch, target, None)
             lock.close()
             raise
-        return place, lock
-    raise OSError("its scratch folder is deleted again and again")
+        return scratch, lock
+    raise OSError("its scratch folder is deleted repeatedly")
 
 
 def remove_leftovers(folder: Path, name: str | None = None, kind: Kind | None = None) -> None:
-    """Remove the scratch folders of killed writers of `name`, or of everything, in a folder."""
-    with suppress(OSError):  # they cost only room
-        for place in folder.iterdir():
-            found = _SCRATCH.fullmatch(place.name)
-            if found and name in (None, found[1]) and not place.is_symlink():
-                _remove_leftover(place, folder / found[1], kind)
+    """Remove the scratch folders that killed writers of `name` (None = of any name) left in a folder."""
+    with suppress(OSError):  # they only take space
+        for path in folder.iterdir():
+            found = _SCRATCH.fullmatch(path.name)
+            if found and name in (None, found[1]) and not path.is_symlink():
+                _remove_leftover(path, folder / found[1], kind)
 
 
-def _remove_leftover(place: Path, target: Path, kind: Kind | None) -> None:
+def _remove_leftover(scratch: Path, target: Path, kind: Kind | None) -> None:
     with suppress(OSError):
-        place.rmdir()  # of a writer killed before it had a lock: empty
+        scratch.rmdir()  # empty: its writer was killed before it had a lock
         return
-    lock = place / LOCK
+    lock = scratch / LOCK
     if lock.is_symlink() or not lock.is_file():
-        return  # we did not make it
+        return  # not made by us
     with suppress(OSError), open(lock, "r+b", buffering=0) as stream:
         if _flock(stream) and _is_at(stream, lock):
-            _discard(place, target, kind)
+            _discard(scratch, target, kind)
 
 
-def _discard(place: Path, target: Path, kind: Kind | None) -> None:
-    """Remove a scratch folder whose lock we have; what cannot be removed stays for the next writer."""
+def _discard(scratch: Path, target: Path, kind: Kind | None) -> None:
+    """Remove a scratch folder whose lock we hold; what cannot be removed is left to the next writer."""
     with suppress(OSError):
-        shutil.rmtree(place / "new", ignore_errors=True)
-        old = place / "old"
+        shutil.rmtree(scratch / "new", ignore_errors=True)
+        old = scratch / "old"
         if old.exists() and not target.exists():  # killed between two renames
             os.rename(old, target)
-        for replaced in (place / "swap", old):
+        for replaced in (scratch / "swap", old):
             if replaced.exists():
                 _remove_replaced(replaced, target, kind)
-        (place / LOCK).unlink()
-        place.rmdir()
+        (scratch / LOCK).unlink()
+        scratch.rmdir()
 
 
 def _remove_replaced(folder: Path, target: Path, kind: Kind | None) -> None:
-    """Remove a folder that was replaced: our files by name. What others put there meanwhile moves to the new one."""
+    """Remove a replaced folder: our files by name; files that others added meanwhile move to the new folder."""
     if kind is not None:
         names = list(kind.names(folder))
         for path in _strangers(folder, names):
@@ -165,12 +165,12 @@ def _remove_replaced(folder: Path, target: Path, kind: Kind | None) -> None:
             (folder / name).unlink(missing_ok=True)
             remove_leftovers(folder, name)
         folder.rmdir()
-    else:  # complete, and never put in its place
+    else:  # complete, but never moved to the target
         shutil.rmtree(folder)
 
 
 def _strangers(folder: Path, names: Sequence[str]) -> list[Path]:
-    """What is in a folder and not ours: neither a file nor the scratch folder of a file of one of these names."""
+    """List what is in a folder besides files of these names and scratch folders of such files."""
 
     def is_ours(path: Path) -> bool:
         if path.is_symlink() or path.is_file():
@@ -182,44 +182,51 @@ def _strangers(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def refuse_strangers(folder: Path, kind: Kind) -> None:
-    """Refuse to replace what is not there to be replaced: a file, a folder that is no `kind`, one with other files."""
+    """Refuse to replace a file, a folder of another kind, or a folder that also holds other files."""
     if os.path.ismount(folder):
         raise kind.error(f"{folder}: is a mount point, which cannot be replaced: choose a folder in it")
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / kind.marker).is_file():
-        raise kind.error(f"{folder}: exists and is not {kind.noun}: it is left alone, choose another folder")
+        raise kind.error(f"{folder}: exists and is not {kind.noun}: choose another folder")
     if strangers := _strangers(folder, kind.names(folder)):
-        what = f"holds {strangers[0].name!r}, which is not of {kind.noun}"
-        raise kind.error(f"{folder}: {what}: nothing is replaced; move it elsewhere, or choose another folder")
+        what = f"holds {strangers[0].name!r}, which is not part of {kind.noun}"
+        raise kind.error(f"{folder}: {what}: nothing was replaced; move it elsewhere, or choose another folder")
 
 
-# --- one step
+# --- atomic writes
+
+
+@contextmanager
+def write_errors(path: AnyPath, error: type[InputError] = FormatError) -> Iterator[None]:
+    """Report an OSError as `PATH: cannot be written: REASON`."""
+    try:
+        yield
+    except OSError as failure:
+        raise error(f"{path}: cannot be written: {failure.strerror or failure}") from failure
 
 
 @contextmanager
 def atomic_path(path: AnyPath) -> Iterator[Path]:
-    """Yield a temporary file name; the file takes the place of `path`, synced, only when the block ends well."""
+    """Yield a temporary file name; the file replaces `path`, synced, only if the block succeeds."""
     target = Path(path)
-    try:
+    with write_errors(path):
         if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            raise OSError("it is not a file")  # a device or a pipe would be gone
+            raise OSError("it is not a file")  # a device or a pipe would be lost
         with scratch_folder(target) as folder:
-            temporary = folder / target.name  # its suffix too: numpy and scipy add their own to a name without it
+            temporary = folder / target.name  # with its suffix: numpy and scipy add one to names without
             yield temporary
             with open(temporary, "r+b") as stream:
                 os.fsync(stream.fileno())
             os.replace(temporary, target)
             sync(target.parent)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
 def atomic_folder(folder: Path, kind: Kind | None = None) -> Iterator[Path]:
-    """Yield an empty folder; it takes the place of `folder`, synced, only when the block ends well.
+    """Yield an empty folder; it replaces `folder`, synced, only if the block succeeds.
 
-    A folder that is there is replaced only if it is of this `kind` and holds nothing else; without a kind, never.
+    An existing folder is replaced only if it is of this `kind` and holds nothing else; without a kind, never.
     """
     if folder.is_symlink():
         folder = Path(os.path.realpath(folder))  # the link stays
@@ -233,7 +240,7 @@ def atomic_folder(folder: Path, kind: Kind | None = None) -> Iterator[Path]:
         if kind is not None:
             refuse_strangers(folder, kind)
         elif os.path.lexists(folder):
-            raise FormatError(f"{folder}: exists: it is left alone")
+            raise FormatError(f"{folder}: exists: choose another folder")
         swap = new.with_name("swap")
         os.rename(new, swap)
         if not folder.exists():
@@ -245,7 +252,7 @@ def atomic_folder(folder: Path, kind: Kind | None = None) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Get a file or the names of a folder onto the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
     handle = os.open(path, os.O_RDONLY)
@@ -256,7 +263,7 @@ def sync(path: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step, so that a kill leaves no moment without either; False where that is not to be had."""
+    """Swap two names atomically, so that both always exist; return False if that is not supported."""
     try:
         renameat2 = ctypes.CDLL(None).renameat2  # Linux
     except (AttributeError, OSError, TypeError):

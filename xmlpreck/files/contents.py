@@ -1,4 +1,4 @@
-"""Bytes in and out: plain or gzip, whole or in blocks of lines; JSON and arrays from regular files only."""
+"""Read and write files: plain or gzip, whole or in blocks of lines; JSON and arrays from regular files only."""
 
 import gzip
 import hashlib
@@ -17,20 +17,20 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from xmlpreck.files import AnyPath, FormatError
-from xmlpreck.files.atomic import atomic_path
+from xmlpreck.files import AnyPath, FormatError, first_line
+from xmlpreck.files.atomic import atomic_path, write_errors
 
 BLOCK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 16
-# Data pack at 3:1 to 10:1. A file that unpacks to more than both of these is made to fill the memory.
+# Real data compress at 3:1 to 10:1; a file that exceeds both limits is made to fill the memory.
 MAX_RATIO, RATIO_COUNTS_FROM = 200, 10**8
-# Parsed JSON takes some twenty times its bytes.
+# Parsed JSON takes about twenty times its size.
 MAX_JSON_BYTES = 1 << 25
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def open_regular(path: AnyPath) -> BufferedReader:
-    """Open a file for reading; an OSError where it is a device, which has no end, or a pipe, which makes us wait."""
+    """Open a file for reading; raise OSError for a device (endless) or a pipe (blocks)."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -39,7 +39,7 @@ def open_regular(path: AnyPath) -> BufferedReader:
 
 
 def read_json(path: AnyPath, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """What a JSON file says; an OSError or a ValueError where it is none."""
+    """Parse a JSON file; raise OSError or ValueError if it cannot be read."""
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > max_bytes:
             raise ValueError(f"it has more than {max_bytes:,} bytes")
@@ -51,28 +51,39 @@ def read_json(path: AnyPath, max_bytes: int = MAX_JSON_BYTES) -> Any:
 
 
 def file_sha256(path: AnyPath) -> str:
-    """Hash the bytes of a file."""
+    """Return the SHA-256 of a file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_array(path: AnyPath, mode: Literal["r", "c"] = "r") -> np.ndarray:
-    """Map the array of a `.npy` file; an OSError or a ValueError where it is none. Objects are never unpickled.
+    """Map the array of a `.npy` file; raise OSError or ValueError if it cannot be read. Objects are never unpickled.
 
-    A map knows the size of its file: a header that lies cannot ask for more memory than that.
+    A memory map is limited by the size of the file, so a forged header cannot ask for more memory.
     """
     open_regular(path).close()
     try:
         return np.asarray(np.lib.format.open_memmap(path, mode))
     except OSError:
         raise
-    except Exception as error:  # a damaged header fails anywhere within numpy
-        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from None
+    except Exception as error:  # a damaged header can fail anywhere in numpy
+        raise ValueError(first_line(error)) from None
+
+
+@contextmanager
+def reading_as(kind: str, path: AnyPath) -> Iterator[None]:
+    """Report any error as `PATH: cannot be read as KIND`: a damaged file can fail anywhere in numpy or pyarrow."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except Exception as error:
+        raise FormatError(f"{path}: cannot be read as {kind}: {first_line(error)}") from error
 
 
 @contextmanager
 def _reading(path: AnyPath) -> Iterator[None]:
-    """Turn what reading may raise into one line that names the file."""
+    """Report errors of the operating system and of gzip in one line that names the file."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
@@ -80,7 +91,7 @@ def _reading(path: AnyPath) -> Iterator[None]:
 
 
 def _is_gzip(path: Path) -> bool:
-    """By the name or by the first bytes: a download may have lost its suffix."""
+    """Tell by the name or by the first bytes: a download may have lost its suffix."""
     if path.suffix == ".gz":
         return True
     with open(path, "rb") as stream:
@@ -88,7 +99,7 @@ def _is_gzip(path: Path) -> bool:
 
 
 def refuse_bomb(path: AnyPath, n_bytes: int, n_packed: int | None = None) -> None:
-    """Refuse a file that unpacks, or is said to, to `n_bytes` out of all proportion to its own `n_packed`."""
+    """Refuse a file whose unpacked size `n_bytes` (real or claimed) is far too large for its own size `n_packed`."""
     if n_packed is None:
         n_packed = os.stat(path).st_size
     if n_bytes > max(RATIO_COUNTS_FROM, MAX_RATIO * n_packed):
@@ -97,7 +108,7 @@ def refuse_bomb(path: AnyPath, n_bytes: int, n_packed: int | None = None) -> Non
 
 
 class _Gzip(gzip.GzipFile):
-    """gzip that refuses a bomb before it fills the memory."""
+    """Gzip reader that refuses a bomb before it fills the memory."""
 
     def read(self, size: int | None = -1) -> bytes:
         parts = []
@@ -114,24 +125,24 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 
 def read_head(path: AnyPath, n_bytes: int = HEAD_BYTES) -> bytes:
-    """The first bytes, unpacked."""
+    """Read the first bytes, unpacked."""
     with _reading(path), _open(Path(path)) as stream:
         return stream.read(n_bytes)
 
 
 def read_bytes(path: AnyPath) -> np.ndarray:
-    """All bytes of a file, unpacked."""
-    place = Path(path)
+    """Read all bytes of a file, unpacked."""
+    file = Path(path)
     with _reading(path):
-        if _is_gzip(place):
-            with _open(place) as stream:
+        if _is_gzip(file):
+            with _open(file) as stream:
                 return np.frombuffer(stream.read(), np.uint8)
-        # A map, not a read: a file of many GB need not stand in memory beside its matrix.
-        return np.asarray(np.memmap(place, np.uint8, "r")) if place.stat().st_size else np.empty(0, np.uint8)
+        # Mapped, not read: a file of many GB need not be in memory beside its matrix.
+        return np.asarray(np.memmap(file, np.uint8, "r")) if file.stat().st_size else np.empty(0, np.uint8)
 
 
 def _end_of_lines(text: bytes) -> int:
-    """Where the whole lines of `text` end, without those empty lines that may turn out to end the file."""
+    """Find where the complete lines end, leaving out empty lines that may turn out to end the file."""
     content = len(text.rstrip(b"\r\n"))
     after = text.find(b"\n", content) if content else -1
     end = after + 1 if after >= 0 else text.rfind(b"\n", 0, content) + 1
@@ -139,9 +150,9 @@ def _end_of_lines(text: bytes) -> int:
 
 
 def line_blocks(path: AnyPath, block_bytes: int | None = BLOCK_BYTES) -> Iterator[np.ndarray]:
-    """The bytes in blocks that end where a line ends; with None all of them at once.
+    """Yield the bytes in blocks of whole lines; with `block_bytes` None, all at once.
 
-    Empty lines at the end of the file are a block of their own, unless all bytes come at once.
+    Empty lines at the end of the file are a separate block, unless all bytes come at once.
     """
     if block_bytes is None:
         whole = read_bytes(path)
@@ -162,7 +173,7 @@ def line_blocks(path: AnyPath, block_bytes: int | None = BLOCK_BYTES) -> Iterato
 
 
 def numbered_lines(path: AnyPath) -> Iterator[tuple[int, str]]:
-    """Each line with its number from 1 and without its end; empty lines at the end of the file are left out."""
+    """Yield (line number from 1, line without its end); empty lines at the end of the file are left out."""
     number = n_empty = 0
     for block in line_blocks(path):
         for line in block.tobytes().removesuffix(b"\n").split(b"\n"):
@@ -185,68 +196,69 @@ def _writing(path: AnyPath) -> Iterator[IO[bytes] | gzip.GzipFile]:
     with atomic_path(path) as temporary, open(temporary, "wb") as raw, ExitStack() as stack:
         out: IO[bytes] | gzip.GzipFile = raw
         if Path(path).suffix == ".gz":
-            # No name and no time in the gzip header: the same data give the same bytes.
+            # No name and time in the gzip header, so that the same data give the same bytes.
             out = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
         yield out
 
 
 def write_lines(path: AnyPath, lines: Iterable[str]) -> None:
-    """Write each line with its end, packed when the name ends in `.gz`."""
+    """Write lines, packed if the name ends in `.gz`."""
     with _writing(path) as out:
         out.writelines(f"{line}\n".encode() for line in lines)
 
 
 class Spool:
-    """Lines that wait on disk because the header before them counts them; a crash leaves no file."""
+    """Items kept in a nameless temporary file until the header before them, which counts them, can be written."""
 
     def __init__(self, path: AnyPath) -> None:
-        self.path = path
-        self.n_lines = 0
-        try:
-            self._body = tempfile.TemporaryFile(dir=Path(path).parent)  # noqa: SIM115 (it lives as long as the spool)
-        except OSError as error:
-            raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
+        self.path, self.n_items = path, 0
+        with write_errors(path):
+            self._body = tempfile.TemporaryFile(dir=Path(path).parent)  # noqa: SIM115 (closed by __exit__)
 
     def __enter__(self) -> "Spool":
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # what did not fit is written again, and the first error is the one to tell
+        with suppress(OSError):  # closing writes again what did not fit; the first error is the one to report
             self._body.close()
 
-    def add(self, lines: Iterable[str]) -> None:
-        try:
+    def add_lines(self, lines: Iterable[str]) -> None:
+        with write_errors(self.path):
             for line in lines:
                 self._body.write(f"{line}\n".encode())
-                self.n_lines += 1
-        except OSError as error:
-            raise FormatError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+                self.n_items += 1
 
-    def finish(self, header: str) -> None:
-        """Write the header and then the lines."""
+    def add_array(self, items: np.ndarray) -> None:
+        with write_errors(self.path):
+            self._body.write(items.data)
+            self.n_items += items.size
+
+    def copy_to(self, out: IO[bytes] | gzip.GzipFile) -> None:
+        self._body.seek(0)
+        shutil.copyfileobj(self._body, out, BLOCK_BYTES)
+
+    def write_under(self, header: str) -> None:
+        """Write a header line and then the lines to the path."""
         with _writing(self.path) as out:
             out.write(f"{header}\n".encode())
-            self._body.seek(0)
-            shutil.copyfileobj(self._body, out, BLOCK_BYTES)
+            self.copy_to(out)
 
 
-def read_names(path: AnyPath) -> list[str]:
-    """One name a line; an empty line is an empty name."""
-    return parse_names(path, read_bytes(path).tobytes())
-
-
-def parse_names(path: object, content: bytes) -> list[str]:
-    """The names in the bytes of a file; `path` is for the error only."""
+def parse_names(path: object, content: bytes, n_names: int) -> list[str]:
+    """Parse a file of one name per line, of which there must be `n_names`; an empty line is an empty name."""
     try:
         text = content.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
-    return text.removesuffix("\n").split("\n") if text else []
+    names = text.removesuffix("\n").split("\n") if text else []
+    if len(names) != n_names:
+        raise FormatError(f"{path}: has {len(names)} names, but the data have {n_names}: write one per line")
+    return names
 
 
 def write_names(path: AnyPath, names: list[str]) -> None:
-    """Write what `read_names` reads."""
+    """Write one name per line."""
     for number, name in enumerate(names):
         if "\n" in name or "\r" in name:
-            raise FormatError(f"{path}: name {number}, {name[:40]!r}, holds a line break: names are one a line")
+            raise FormatError(f"{path}: name {number}, {name[:40]!r}, holds a line break: names are one per line")
     write_lines(path, names)

@@ -1,4 +1,4 @@
-"""A progress bar on the terminal."""
+"""Show progress on the terminal."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""One file of rows and, beside it, the numbers of those that are for training and those that are for testing."""
+"""Read and write one file of rows with files beside it that list the training rows and the test rows."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,31 +14,31 @@ from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import BLOCK_BYTES, numbered_lines, write_lines
 
 _ENDINGS = {"train": "trsplit.txt", "test": "tstsplit.txt"}
-# Zeros may stand before it; more digits than these are no row of any file, and too many for Python's int.
+# With leading zeros; more digits are no row of any file, and too many for Python's int.
 _ROW_NUMBER = re.compile(r"0*([0-9]{1,15})")
 _WRITTEN = {"train": "trSplit.txt", "test": "tstSplit.txt"}
 
 
 def _files_ending(folder: Path, ending: str) -> list[Path]:
-    """Whatever the capitals: the repository has Bibtex_data.txt beside bibtex_trSplit.txt."""
+    """List files by ending, ignoring case: the repository has Bibtex_data.txt beside bibtex_trSplit.txt."""
     endings = (ending, f"{ending}.gz")
     return sorted(file for file in folder.iterdir() if file.name.lower().endswith(endings) and file.is_file())
 
 
 def find_columns(data: Path, split: str) -> Path | None:
-    """The file of row numbers beside the file of rows; of several, the one that starts alike."""
+    """Find the file of row numbers beside the file of rows; of several, the one with the same prefix."""
     found = _files_ending(data.parent, _ENDINGS[split]) if data.parent.is_dir() else []
     prefix = data.name.lower().partition("data.txt")[0]
     alike = [file for file in found if file.name.lower().startswith(prefix + _ENDINGS[split][:2])]
     chosen = alike or found
     if len(chosen) > 1:
         names = ", ".join(file.name for file in chosen)
-        raise FormatError(f"{data}: there is more than one file of {split} rows: {names}: keep one beside it")
+        raise FormatError(f"{data}: there is more than one file of {split} rows: {names}: keep one of them")
     return chosen[0] if chosen else None
 
 
 def find_data(folder: Path, split: str) -> Path | None:
-    """The `*data.txt` of a folder that has row numbers beside it."""
+    """Find the `*data.txt` of a folder that has row numbers beside it."""
     found = [file for file in _files_ending(folder, "data.txt") if find_columns(file, split)]
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
@@ -47,7 +47,7 @@ def find_data(folder: Path, split: str) -> Path | None:
 
 
 def read_column(path: AnyPath, column: int, n_rows: int) -> np.ndarray:
-    """The row numbers (from 0, ascending) of one split: a column of numbers from 1."""
+    """Read the row ids (from 0, ascending) of one split from a column of row numbers (from 1)."""
     chosen = []
     n_columns = None
     for number, line in numbered_lines(path):
@@ -63,30 +63,30 @@ def read_column(path: AnyPath, column: int, n_rows: int) -> np.ndarray:
         word = words[column]
         digits = _ROW_NUMBER.fullmatch(word)
         if digits is None or not 1 <= int(digits[1]) <= n_rows:
-            raise FormatError(f"{path}:{number}: {word[:40]!r} is no row: rows are numbered from 1 to {n_rows}")
+            raise FormatError(f"{path}:{number}: {word[:40]!r} is not a row: rows are numbered from 1 to {n_rows}")
         chosen.append(int(digits[1]) - 1)
     rows = np.sort(np.array(chosen, np.int64))
     if (twice := np.flatnonzero(np.diff(rows) == 0)).size:
-        raise FormatError(f"{path}: row {rows[twice[0]] + 1} stands twice in column {column}: remove one")
+        raise FormatError(f"{path}: row {rows[twice[0]] + 1} appears twice in column {column}: remove one")
     return rows
 
 
 def _column_of(data: Path, split: str, column: int) -> np.ndarray:
     path = find_columns(data, split)
     if path is None:
-        raise FormatError(f"{data}: no file *{_WRITTEN[split]} with the numbers of the {split} rows is beside it")
+        raise FormatError(f"{data}: has no file *{_WRITTEN[split]} with the numbers of the {split} rows beside it")
     return read_column(path, column, read_header(data)["n_rows"])
 
 
 def count_rows(data: Path, split: str, column: int) -> int:
-    """How many rows the split has."""
+    """Return the number of rows of a split."""
     return int(_column_of(data, split, column).size)
 
 
 def read_columns(
     data: Path, split: str, column: int = 0, block_bytes: int | None = BLOCK_BYTES
 ) -> Iterator[tuple[csr_array, csr_array]]:
-    """The (rows, labels) of one split in the order of the file, which is what lets them be read once."""
+    """Yield (rows, labels) of one split, in the order of the file, so that it is read only once."""
     chosen = _column_of(data, split, column)
     first = 0
     for rows, labels in read_text(data, REPOSITORY, block_bytes):
@@ -97,17 +97,18 @@ def read_columns(
 
 
 def _own_columns(data: Path, split: str) -> Path:
-    """The file of row numbers that is there, or the one to write."""
+    """Return the existing file of row numbers, or the path of a new one."""
     prefix = data.name.removesuffix(".gz").removesuffix("data.txt")
     return find_columns(data, split) or data.with_name(prefix + _WRITTEN[split])
 
 
 def write_columns(data: Path, split: str, chunks: Iterable[Dataset]) -> None:
-    """Write one split; the rows of the other one, if there are any, are kept before it.
+    """Write one split after the rows of the other split, which are kept.
 
-    Three files are replaced one after the other: who is killed in between must write both splits again.
+    Three files are replaced one after the other: after a kill in between, write both splits again.
     """
-    own, others = (_own_columns(data, name) for name in (split, "test" if split == "train" else "train"))
+    other_split = "test" if split == "train" else "train"
+    own, others = _own_columns(data, split), _own_columns(data, other_split)
     has_other = data.is_file() and others.is_file()
     for path in (own, others) if data.is_file() else ():
         if path.is_file() and any(len(line.split()) > 1 for _, line in numbered_lines(path)):
@@ -116,7 +117,7 @@ def write_columns(data: Path, split: str, chunks: Iterable[Dataset]) -> None:
 
     def kept() -> Iterator[Dataset]:
         nonlocal n_kept
-        for rows, labels in read_columns(data, "test" if split == "train" else "train"):
+        for rows, labels in read_columns(data, other_split):
             n_kept += rows.shape[0]
             yield Dataset(rows, labels)
 

@@ -1,4 +1,4 @@
-"""Files that stand beside a data set for its evaluation: pairs to leave out, and inverse propensities."""
+"""Read the files that evaluation needs beside a data set: pairs to leave out, and inverse propensities."""
 
 import math
 import re
@@ -16,13 +16,13 @@ _PAIR = re.compile(r"\s*([0-9]{1,15})(?:\s*,\s*|\s+)([0-9]{1,15})\s*")
 
 
 def find_filter(folder: AnyPath, split: str) -> Path | None:
-    """The file of pairs to leave out that the XML repository puts beside its `LF-` data sets."""
+    """Find the file of pairs to leave out that the XML repository puts beside its `LF-` data sets."""
     path = Path(folder) / f"filter_labels_{split}.txt"
     return path if path.is_file() else None
 
 
 def read_filter(path: AnyPath, n_rows: int, n_labels: int) -> csr_array:
-    """The pairs `row label` of a file, one a line, as a pattern: True where a label is to be left out."""
+    """Read pairs `row label`, one per line, as a boolean matrix: True = leave this label out."""
     pairs = []
     for number, line in numbered_lines(path):
         if not line.strip():
@@ -34,7 +34,7 @@ def read_filter(path: AnyPath, n_rows: int, n_labels: int) -> csr_array:
         for noun, id, size in zip(("row", "label"), pair, (n_rows, n_labels), strict=True):
             if id >= size:
                 what = f"{noun} {id} is out of range: the data have {size} {noun}s"
-                raise FormatError(f"{path}:{number}: {what}: take the filter of this split")
+                raise FormatError(f"{path}:{number}: {what}: use the filter of this split")
         pairs.append(pair)
     row, labels = np.unique(np.array(pairs, np.int64).reshape(-1, 2), axis=0).T
     offsets = np.searchsorted(row, np.arange(n_rows + 1))
@@ -42,7 +42,7 @@ def read_filter(path: AnyPath, n_rows: int, n_labels: int) -> csr_array:
 
 
 def drop_filtered(top: TopK, pairs: csr_array) -> TopK:
-    """The predictions without the pairs of their rows; the labels behind move up, and -1 takes the last places."""
+    """Remove pairs from predictions; the labels after them move up, and -1 fills the end."""
     if len(top.labels) != pairs.shape[0]:
         raise FormatError(
             f"predictions have {len(top.labels)} rows, but the filter has {pairs.shape[0]}: cut both alike"
@@ -50,7 +50,7 @@ def drop_filtered(top: TopK, pairs: csr_array) -> TopK:
     width = pairs.shape[1]
     row = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
     key = np.arange(len(top.labels))[:, None] * width + top.labels
-    # An empty place, whose key may be another pair's, is empty afterwards whether it counts as kept or not.
+    # The key of an empty entry (-1) may be another pair's; it stays empty either way.
     kept = ~np.isin(key, row * width + pairs.indices)
     filled = np.arange(kept.shape[1]) < kept.sum(axis=1, keepdims=True)
     left = TopK(np.full_like(top.labels, -1), np.full_like(top.scores, -np.inf))
@@ -59,7 +59,7 @@ def drop_filtered(top: TopK, pairs: csr_array) -> TopK:
 
 
 def read_inverse_propensities(path: AnyPath, n_labels: int) -> np.ndarray:
-    """One number a line in the order of the labels, 1 / propensity, as float64."""
+    """Read 1 / propensity of each label, one number per line, in label order, as float64."""
     values = []
     for number, line in numbered_lines(path):
         try:
@@ -67,10 +67,10 @@ def read_inverse_propensities(path: AnyPath, n_labels: int) -> np.ndarray:
         except ValueError:
             value = math.nan
         if not 0 < value < math.inf:
-            what = f"{line[:40]!r} is not an inverse propensity: write one positive number a line"
+            what = f"{line[:40]!r} is not an inverse propensity: write one positive number per line"
             raise FormatError(f"{path}:{number}: {what}")
         values.append(value)
     if len(values) != n_labels:
         what = f"has {len(values)} inverse propensities, but the data have {n_labels} labels"
-        raise FormatError(f"{path}: {what}: write one a line, in label order")
+        raise FormatError(f"{path}: {what}: write one per line, in label order")
     return np.array(values, np.float64)

@@ -1,4 +1,4 @@
-"""Raw texts with label names: JSON lines and fastText lines."""
+"""Read and write raw texts with label names: JSON lines and fastText lines."""
 
 import json
 import re
@@ -13,36 +13,36 @@ from xmlpreck.files.contents import numbered_lines, write_lines
 
 _LABEL = re.compile(r"[ \t]*__label__([^ \t]+)")
 _LATE_LABEL = re.compile(r"(?:^|[ \t])(__label__[^ \t]*)")
-# What fastText takes for blank: a label that held one would come back as two.
+# What fastText takes as white space: a label that holds one would come back as two.
 _BLANK = re.compile(r"[\s\0]")
 
 Document = tuple[str, list[str]]
 LineParser = Callable[[str], Document | None]
 
-# Where a text and its labels stand: the first of these that an object has.
+# Fields of a text and of its labels: the first of these that an object has.
 TEXT_FIELDS = (("text",), ("title", "content"))
 LABEL_FIELDS = ("labels", "target_ind")
-MOST_FIELDS = 100  # that are remembered: objects may have a million names
+MAX_FIELDS = 100  # remembered per file: objects may have a million names
 
 
 class Fields:
-    """The fields, or columns, that readers have met: those that were read and those that were not, each once."""
+    """Names of the fields, or columns, that a reader has found: those that it read and those that it ignored."""
 
     def __init__(self) -> None:
         self.read: dict[str, None] = {}  # in the order of the file
         self.unread: dict[str, None] = {}
 
     def add(self, names: Iterable[str], wanted: Sequence[str]) -> None:
-        """The names of one object, or of a table's columns."""
+        """Add the field names of one object, or the columns of a table."""
         for name in names:
             if name in wanted:
                 self.read[name] = None
-            elif len(self.unread) < MOST_FIELDS:
+            elif len(self.unread) < MAX_FIELDS:
                 self.unread[name] = None
 
 
 def parse_object(line: str) -> dict[str, Any]:
-    """One line as a JSON object; a ValueError says what else it is."""
+    """Parse one line as a JSON object; raise ValueError if it is something else."""
     try:
         fields = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -51,7 +51,7 @@ def parse_object(line: str) -> dict[str, Any]:
         raise ValueError("holds a whole number of thousands of digits: write it as text, or shorter") from None
     if not isinstance(fields, dict):
         raise ValueError(f"holds {line[:40]!r}: each line must be a JSON object in braces")
-    # Half of a surrogate pair is a character to JSON, but no file can hold it.
+    # JSON allows half of a surrogate pair, but no file can hold one.
     if "\\u" in line and any(0xD800 <= ord(letter) <= 0xDFFF for letter in json.dumps(fields, ensure_ascii=False)):
         raise ValueError("holds half of a surrogate pair (\\ud800 to \\udfff): no text can hold it")
     return fields
@@ -75,7 +75,7 @@ def _label_name(label: Any) -> str:
     if isinstance(label, int) and not isinstance(label, bool):
         return str(label)
     if not isinstance(label, str) or not label:
-        raise ValueError(f"label {json.dumps(label)[:40]} is no name: labels are strings or whole numbers")
+        raise ValueError(f"label {json.dumps(label)[:40]} is not a name: labels are strings or whole numbers")
     return label
 
 
@@ -89,11 +89,11 @@ def _indexed_name(label: Any, titles: list[str] | None) -> str:
 
 
 def shown_fields(names: Iterable[str]) -> str:
-    """Names of fields for a message: the first of them, in quotes."""
+    """Quote the first field names for a message."""
     return ", ".join(repr(name)[:40] for name in list(names)[:8]) or "nothing"
 
 
-def _json_parser(titles: list[str] | None, met: Fields) -> LineParser:
+def _json_parser(titles: list[str] | None, found: Fields) -> LineParser:
     def parse(line: str) -> Document | None:
         if not line.strip():
             return None
@@ -103,28 +103,34 @@ def _json_parser(titles: list[str] | None, met: Fields) -> LineParser:
             raise ValueError(
                 f"has the fields {shown_fields(fields)}: it needs text and labels, or title, content and target_ind"
             )
-        # Files of the repository have no labels, and others no target_ind: the usual companion comes first.
+        # The repository's title and content come with target_ind, texts of others with labels.
         label_fields = LABEL_FIELDS if text_fields == ("text",) else LABEL_FIELDS[::-1]
         label_field = next((name for name in label_fields if name in fields), label_fields[0])
         text = " ".join(part for name in text_fields if (part := _text_field(fields, name)))
         entries = _list_field(fields, label_field)
         labels = [_label_name(label) if label_field == "labels" else _indexed_name(label, titles) for label in entries]
-        met.add(fields, (*text_fields, label_field))
+        found.add(fields, (*text_fields, label_field))
         return text, labels
 
     return parse
 
 
 def _parse_fasttext(line: str) -> Document:
-    labels, at = [], 0
-    while match := _LABEL.match(line, at):
+    labels, end = [], 0
+    while match := _LABEL.match(line, end):
         labels.append(match[1])
-        at = match.end()
+        end = match.end()
     # One blank belongs to the format, so that a text may begin with blanks of its own.
-    text = line[at + 1 :] if line[at : at + 1] in (" ", "\t") else line[at:]
+    text = line[end + 1 :] if line[end : end + 1] in (" ", "\t") else line[end:]
     if late := _LATE_LABEL.search(text):
-        raise ValueError(f"{late[1][:40]!r} stands amid the text: put the labels before it")
+        raise ValueError(f"{late[1][:40]!r} is inside the text: put the labels before it")
     return text, labels
+
+
+def _first_repeated(names: list[str]) -> str | None:
+    if len(set(names)) == len(names):
+        return None
+    return next(name for name, count in Counter(names).items() if count > 1)
 
 
 def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterator[Documents]:
@@ -136,9 +142,8 @@ def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterat
             document = parse(line)
             if document is None:
                 continue
-            if len(set(document[1])) < len(document[1]):
-                name = next(name for name, count in Counter(document[1]).items() if count > 1)
-                raise ValueError(f"label {name[:40]!r} stands twice: remove one")
+            if (name := _first_repeated(document[1])) is not None:
+                raise ValueError(f"label {name[:40]!r} appears twice: remove one")
         except ValueError as error:
             raise FormatError(f"{path}:{number}: {error}") from None
         texts.append(document[0])
@@ -151,7 +156,7 @@ def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterat
 
 
 def read_titles(path: AnyPath) -> list[str]:
-    """The names of the labels in the order of `lbl.json`; those that share a title get their number behind it."""
+    """Read the label names of `lbl.json` in order; labels that share a title get their number appended."""
     titles = []
     for number, line in numbered_lines(path):
         if line.strip():
@@ -161,36 +166,35 @@ def read_titles(path: AnyPath) -> list[str]:
                 raise FormatError(f"{path}:{number}: {error}") from None
     seen = Counter(titles)
     names = [f"{title} #{i}".lstrip() if seen[title] > 1 or not title else title for i, title in enumerate(titles)]
-    if len(set(names)) < len(names):
-        name = next(name for name, count in Counter(names).items() if count > 1)
+    if (name := _first_repeated(names)) is not None:
         raise FormatError(f"{path}: two labels are called {name[:40]!r}: rename one")
     return names
 
 
 def titles_beside(path: AnyPath) -> list[str] | None:
-    """The titles in `lbl.json` or `lbl.json.gz` of the file's folder, if it is there."""
+    """Read the titles in `lbl.json` or `lbl.json.gz` of the file's folder; None if there is no such file."""
     folder = Path(path).parent
     found = next((folder / name for name in ("lbl.json", "lbl.json.gz") if (folder / name).is_file()), None)
     return None if found is None else read_titles(found)
 
 
-def read_jsonl(path: AnyPath, rows_per_chunk: int, met: Fields | None = None) -> Iterator[Documents]:
-    """Objects with `text`, or `title` and `content`, and with `labels` or `target_ind`; blank lines are skipped.
+def read_jsonl(path: AnyPath, rows_per_chunk: int, found: Fields | None = None) -> Iterator[Documents]:
+    """Read objects with `text`, or `title` and `content`, and with `labels` or `target_ind`; skip blank lines.
 
-    `met` learns which fields there are.
+    The names of their fields are added to `found`.
     """
-    return _read_lines(path, _json_parser(titles_beside(path), met or Fields()), rows_per_chunk)
+    return _read_lines(path, _json_parser(titles_beside(path), found or Fields()), rows_per_chunk)
 
 
 def read_fasttext(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
-    """Lines `__label__a __label__b some text`; one without labels may begin with a space."""
+    """Read lines `__label__a __label__b some text`; one without labels may begin with a space."""
     return _read_lines(path, _parse_fasttext, rows_per_chunk)
 
 
 def _format_fasttext(text: str, labels: list[str]) -> str:
     for label in labels:
         if not label or _BLANK.search(label):
-            raise ValueError(f"label {label[:40]!r} is empty or holds a blank, which fastText cannot: write jsonl")
+            raise ValueError(f"label {label[:40]!r} is empty or holds white space, which fastText cannot: write jsonl")
     if "\n" in text or "\r" in text:
         raise ValueError("the text holds a line break, which fastText cannot: write jsonl")
     line = " ".join(f"__label__{label}" for label in labels) + " " + text
@@ -224,5 +228,5 @@ def write_jsonl(path: AnyPath, chunks: Iterable[Documents]) -> None:
 
 
 def write_fasttext(path: AnyPath, chunks: Iterable[Documents]) -> None:
-    """Write what `read_fasttext` reads; what a line cannot hold is refused."""
+    """Write what `read_fasttext` reads; refuse texts and labels that such a line cannot hold."""
     write_lines(path, _format_all(path, chunks, _format_fasttext))

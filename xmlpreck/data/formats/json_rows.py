@@ -1,4 +1,4 @@
-"""Rows as JSON lines, as they come from a pipe: texts, or features by id or name with their values."""
+"""Read rows as JSON lines from a pipe: texts, or features by id or name with their values."""
 
 import math
 import os
@@ -15,14 +15,14 @@ from xmlpreck.data.dataset import build_csr, check_matrix
 from xmlpreck.data.formats.documents import parse_object
 from xmlpreck.files import FormatError
 
-MAX_LINES = 1024  # of a batch
+MAX_LINES = 1024  # per batch
 MAX_LINE_BYTES = 100_000_000
 _CHUNK_BYTES, _CHUNKS_AHEAD, _BATCH_BYTES = 1 << 20, 8, 1 << 23
 _BOM = b"\xef\xbb\xbf"
 
 
 class LongLine(NamedTuple):
-    """In place of a line that was too long to be kept."""
+    """Stands for a line that was too long to keep."""
 
     max_bytes: int
 
@@ -31,7 +31,7 @@ Line = bytes | LongLine
 
 
 class JsonRow(NamedTuple):
-    """One line that can be answered: what it is called (its `id`, else its number from 0), and its text or features."""
+    """A valid line: its `id` (else its number from 0), and its text or features."""
 
     id: Any
     text: str | None
@@ -39,7 +39,7 @@ class JsonRow(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that has no prediction: its number from 1, the reason, and its `id` if one could be read."""
+    """A line without a prediction: its number from 1, the reason, and its `id` if one could be read."""
 
     line: int
     error: str
@@ -51,7 +51,7 @@ class BadLine(NamedTuple):
 
 
 class _Lines:
-    """Cut bytes into lines; of a line that grows too long nothing is kept."""
+    """Split bytes into lines; a line that grows too long is dropped."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -88,10 +88,9 @@ class _Lines:
 def arriving_lines(
     descriptor: int, max_line_bytes: int = MAX_LINE_BYTES, max_lines: int = MAX_LINES
 ) -> Iterator[list[Line]]:
-    """Yield the lines of a file descriptor that have come, as soon as there is one.
+    """Yield the lines of a file descriptor as soon as they arrive: line by line from a pipe, in batches from a file.
 
-    A pipe is answered line by line, a file in batches. A thread reads ahead, by os.read: one that is left within a
-    buffered stream, as it waits for input, can abort Python at its exit.
+    A thread reads ahead with os.read: one that waits in a buffered stream can abort Python at its exit.
     """
     chunks: queue.Queue[bytes | OSError] = queue.Queue(_CHUNKS_AHEAD)
 
@@ -104,21 +103,21 @@ def arriving_lines(
             chunks.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    cutter = _Lines(max_line_bytes)
+    splitter = _Lines(max_line_bytes)
     has_ended = False
     while not has_ended:
         lines: list[Line] = []
         n_bytes = 0
         chunk = chunks.get()
         while isinstance(chunk, bytes) and chunk:
-            lines += cutter.add(chunk)
+            lines += splitter.add(chunk)
             n_bytes += len(chunk)
             if len(lines) >= max_lines or n_bytes >= _BATCH_BYTES or chunks.empty():
                 break
             chunk = chunks.get()
         has_ended = isinstance(chunk, OSError) or not chunk
-        if has_ended and not cutter.is_empty:
-            lines.append(cutter.take())
+        if has_ended and not splitter.is_empty:
+            lines.append(splitter.take())
         for start in range(0, len(lines), max_lines):
             yield lines[start : start + max_lines]
     if isinstance(chunk, OSError):
@@ -126,7 +125,7 @@ def arriving_lines(
 
 
 class RowParser:
-    """Read JSON lines for one model: its features by id or name, and texts if it takes them."""
+    """Parse JSON lines for one model: features by id or name, and texts if it takes them."""
 
     def __init__(self, n_features: int, feature_names: list[str] | None, takes_text: bool) -> None:
         self.n_features = n_features
@@ -134,22 +133,22 @@ class RowParser:
         self.takes_text = takes_text
 
     def parse(self, line: Line, number: int) -> JsonRow | BadLine:
-        """`{"text": ...}`, `{"features": {"id or name": value}}` or `{"features": [...], "values": [...]}`; an `id`."""
-        name = None
+        """Parse `{"text": ...}`, `{"features": {"id or name": value}}` or `{"features": [...], "values": [...]}`."""
+        given_id = None
         try:
             fields = parse_object(_decode(line, number))
-            name = _name_of(fields)
-            called = number - 1 if name is None else name
+            given_id = _id_of(fields)
+            row_id = number - 1 if given_id is None else given_id
             if isinstance(fields.get("text"), str):
                 if not self.takes_text:
                     raise ValueError("the model was trained on numbers, not on texts: give it rows of numbers")
-                return JsonRow(called, fields["text"], None)
-            return JsonRow(called, None, self._features(fields))
+                return JsonRow(row_id, fields["text"], None)
+            return JsonRow(row_id, None, self._features(fields))
         except (ValueError, RecursionError) as error:
-            return BadLine(number, str(error), name)
+            return BadLine(number, str(error), given_id)
 
     def _features(self, fields: dict[str, Any]) -> csr_array:
-        """The features as one row; a name that the model does not know is left out, as an unknown word would be."""
+        """Return the features as one row; names that the model does not know are left out, like unknown words."""
         given, values = fields.get("features"), fields.get("values")
         features = given
         if isinstance(given, dict):
@@ -157,13 +156,13 @@ class RowParser:
         elif isinstance(features, list) and values is None:
             values = [1.0] * len(features)
         if not isinstance(features, list) or not isinstance(values, list) or len(features) != len(values):
-            raise ValueError("needs a text, or features with as many values: see docs/prediction.md")
+            raise ValueError("needs a text, or as many values as features: see docs/prediction.md")
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             raise ValueError("values must be numbers")
         columns = [self._column(feature) for feature in features]
         known = [(column, value) for column, value in zip(columns, values, strict=True) if column is not None]
         ids = np.array([column for column, _ in known], np.int32)
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes inf, and is refused
+        with np.errstate(over="ignore"):  # too large for float32: becomes inf and is refused
             data = np.array([_as_float(value) for _, value in known], np.float64).astype(np.float32)
         try:
             return check_matrix(build_csr(data, ids, np.array([0, len(ids)]), (1, self.n_features)), "row", "feature")
@@ -171,7 +170,7 @@ class RowParser:
             raise ValueError(str(error).removeprefix("row: row 0: ")) from None
 
     def _column(self, feature: Any) -> int | None:
-        """The column of a feature by name or id; None for a name that is not known."""
+        """Return the column of a feature by name or id; None for an unknown name."""
         column = feature
         if isinstance(feature, str):
             if feature in self.column_of:
@@ -186,7 +185,7 @@ class RowParser:
 
 def _decode(line: Line, number: int) -> str:
     if isinstance(line, LongLine):
-        raise ValueError(f"is longer than {line.max_bytes:,} bytes: put the rows into a file, or fewer into a line")
+        raise ValueError(f"is longer than {line.max_bytes:,} bytes: send fewer values per line, or use a file")
     line = (line.removeprefix(_BOM) if number == 1 else line).rstrip()
     if not line:
         raise ValueError("is empty: each line must be a JSON object in braces")
@@ -196,17 +195,17 @@ def _decode(line: Line, number: int) -> str:
         raise ValueError(f"byte {error.start + 1} of the line is not UTF-8: send UTF-8") from None
 
 
-def _name_of(fields: dict[str, Any]) -> str | float | None:
-    """The row's `id`, None if it has none: what comes back with the answer must be JSON, so NaN is refused."""
-    name = fields.get("id")
-    is_number = isinstance(name, int) or (isinstance(name, float) and math.isfinite(name))
-    if name is not None and not isinstance(name, str) and not is_number:
+def _id_of(fields: dict[str, Any]) -> str | float | None:
+    """Return the row's `id`, if it has one; it is returned as JSON, so NaN is refused."""
+    found = fields.get("id")
+    is_number = isinstance(found, int) or (isinstance(found, float) and math.isfinite(found))
+    if found is not None and not isinstance(found, str) and not is_number:
         raise ValueError("id must be a string or a number")
-    return name
+    return found
 
 
 def _as_float(value: float) -> float:
     try:
         return float(value)
-    except OverflowError:  # a whole number of more than 308 digits
+    except OverflowError:  # an integer of more than 308 digits
         return float("inf")

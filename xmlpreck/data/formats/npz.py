@@ -1,12 +1,11 @@
-"""Pairs of CSR matrices in scipy's `.npz` files, read whole or row by row."""
+"""Read and write pairs of CSR matrices in scipy's `.npz` files, whole or some rows at a time."""
 
 import math
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
+from functools import partial
 from itertools import tee, zip_longest
 from pathlib import Path
 from typing import IO
@@ -17,24 +16,16 @@ from scipy.sparse import csr_array, csr_matrix, load_npz, save_npz
 from xmlpreck.data.dataset import MAX_ID, Dataset, as_labels, build_csr, check_matrix, check_offsets
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.atomic import atomic_path
-from xmlpreck.files.contents import BLOCK_BYTES, refuse_bomb
+from xmlpreck.files.contents import Spool, reading_as, refuse_bomb
 
 _ROWS_AT_ONCE = 8192
-# What deflate can make of a byte, at most; an array that claims more is a damaged file.
+# Deflate compresses at most about 1030:1; an array that claims more is damaged.
 _DEFLATE_LIMIT = 1100
-# A matrix that is not stored by rows may claim any number of them; beyond this it is none of ours.
+# A matrix that is not stored by rows may claim any number of them; more rows per entry are refused.
 _ROWS_AN_ENTRY = 1000
 
 
-@contextmanager
-def _reading(path: AnyPath) -> Iterator[None]:
-    try:
-        yield
-    except FormatError:
-        raise
-    except Exception as error:  # a damaged file fails anywhere within zipfile, zlib, numpy or scipy
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise FormatError(f"{path}: cannot be read as a scipy.sparse matrix: {reason}") from error
+_reading = partial(reading_as, "a scipy.sparse matrix")
 
 
 def _check_matrix_kind(shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -43,10 +34,10 @@ def _check_matrix_kind(shape: tuple[int, ...], dtype: np.dtype) -> None:
 
 
 def _open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
-    """(stream of its items, shape, type); refused when the file cannot hold what the array's header promises."""
+    """Return (stream of items, shape, dtype); refuse a header that claims more than the file can hold."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{name} is packed in a way that numpy does not use")
+        raise ValueError(f"{name} is compressed in a way that numpy does not use")
     stream = archive.open(info)
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
@@ -56,15 +47,15 @@ def _open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[i
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects: save it as numbers")
     n_bytes = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0:  # two of them are a product that is fine, and numpy's wraps round
+    if min(shape, default=0) < 0:  # the product of two is positive
         raise ValueError(f"{name} has the shape {shape}")
     if n_bytes > info.file_size or info.file_size > _DEFLATE_LIMIT * (info.compress_size + 1):
-        raise ValueError(f"{name} is said to have {n_bytes} bytes, which are not there")
+        raise ValueError(f"{name} claims {n_bytes} bytes, more than the file holds")
     return stream, shape, dtype
 
 
 def _read_small(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """The format or the shape of a matrix: a few bytes."""
+    """Read the format or the shape of a matrix: a few bytes."""
     stream, shape, dtype = _open_array(archive, name)
     if math.prod(shape) > 2 or dtype.itemsize > 64:
         raise ValueError(f"{name} is too large")
@@ -72,13 +63,13 @@ def _read_small(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _read_kind(archive: zipfile.ZipFile) -> tuple[str, tuple[int, ...]]:
-    """The sparse format and the shape, once every array of the archive is known to be no larger than its bytes."""
+    """Read the sparse format and the shape, after checking the size of every array of the archive."""
     path, members = str(archive.filename), archive.infolist()
     for info in members:
         _open_array(archive, info.filename.removesuffix(".npy"))[0].close()
-    # What is said of a packed size is not to be trusted either, only the size of the file.
+    # Packed sizes may be forged too; only the size of the file is certain.
     if sum(info.compress_size for info in members) > os.stat(path).st_size:
-        raise ValueError("its arrays are said to have more packed bytes than the file")
+        raise ValueError("its arrays claim more packed bytes than the file has")
     refuse_bomb(path, sum(info.file_size for info in members))
     kind, shape = _read_small(archive, "format"), _read_small(archive, "shape")
     if kind.ndim or kind.dtype.kind not in "SU" or shape.ndim != 1 or shape.dtype.kind not in "iu":
@@ -87,7 +78,7 @@ def _read_kind(archive: zipfile.ZipFile) -> tuple[str, tuple[int, ...]]:
 
 
 def read_shape(path: AnyPath) -> tuple[int, int]:
-    """The shape, without the entries."""
+    """Read the shape without the entries."""
     with _reading(path), zipfile.ZipFile(path) as archive:
         shape = _read_kind(archive)[1]
         _check_matrix_kind(shape, np.dtype(np.float32))
@@ -95,11 +86,11 @@ def read_shape(path: AnyPath) -> tuple[int, int]:
 
 
 def _load_matrix(path: AnyPath, noun: str) -> csr_array:
-    """A matrix that is not stored row by row."""
+    """Read a matrix that is not stored row by row."""
     with _reading(path):
         matrix = load_npz(path)
-        # Offsets and ids that are wrong would let scipy's compiled conversions read foreign memory. Its own check
-        # does not look at the offsets of a matrix whose last one is 0, and is deceived by some that wrap round.
+        # Wrong offsets or ids would make scipy's compiled conversions read foreign memory. Its own check skips the
+        # offsets if the last one is 0, and misses some that overflow.
         if hasattr(matrix, "check_format"):
             matrix.check_format(full_check=True)
         if hasattr(matrix, "indptr"):
@@ -110,12 +101,12 @@ def _load_matrix(path: AnyPath, noun: str) -> csr_array:
         with np.errstate(over="ignore"):
             rows = csr_array(matrix, dtype=np.float32)
     if matrix.format == "coo" and rows.nnz != matrix.nnz:
-        raise FormatError(f"{path}: a {noun} stands twice in a row: call sum_duplicates() before saving")
+        raise FormatError(f"{path}: a {noun} appears twice in a row: call sum_duplicates() before saving")
     return check_matrix(build_csr(rows.data, rows.indices, rows.indptr, rows.shape), path, noun)
 
 
 class _Items:
-    """The items of one array of an archive, in order."""
+    """Reads the items of one array of an archive, in order."""
 
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
         self._stream, shape, self.dtype = _open_array(archive, name)
@@ -130,7 +121,7 @@ class _Items:
         return np.frombuffer(data, self.dtype)
 
     def finish(self) -> None:
-        """To the end, where the archive's checksum is looked at."""
+        """Read to the end, where the archive's checksum is verified."""
         if self._stream.read(1):
             raise ValueError(f"{self._name} has more bytes than items")
 
@@ -170,7 +161,7 @@ def _read_csr(archive: zipfile.ZipFile, shape: tuple[int, ...], rows_at_once: in
 
 
 def read_matrix_rows(path: AnyPath, noun: str, rows_at_once: int = _ROWS_AT_ONCE) -> Iterator[csr_array]:
-    """The matrix some rows at a time; one that is not stored row by row comes whole."""
+    """Yield some rows of the matrix at a time; one that is not stored row by row comes whole."""
     with _reading(path), zipfile.ZipFile(path) as archive:
         kind, shape = _read_kind(archive)
         if kind == "csr":
@@ -183,7 +174,7 @@ def read_matrix_rows(path: AnyPath, noun: str, rows_at_once: int = _ROWS_AT_ONCE
 
 
 def read_matrix(path: AnyPath, noun: str) -> csr_array:
-    """One scipy matrix of any sparse format as checked float32 CSR."""
+    """Read a scipy matrix of any sparse format as checked float32 CSR."""
     return next(read_matrix_rows(path, noun, MAX_ID))
 
 
@@ -198,7 +189,7 @@ def read_npz_pair(rows_path: AnyPath, labels_path: AnyPath) -> Dataset:
 def save_csr(path: AnyPath, matrix: csr_array) -> None:
     """Write one matrix as scipy does."""
     with atomic_path(path) as temporary:
-        # As csr_matrix: PECOS insists on that class, and a csr_array would come back as a csr_array.
+        # As csr_matrix: PECOS requires that class.
         save_npz(temporary, csr_matrix(matrix))
 
 
@@ -208,52 +199,40 @@ def write_npz_pair(folder: AnyPath, split: str, dataset: Dataset) -> None:
     save_csr(Path(folder) / f"Y_{split}.npz", dataset.labels)
 
 
-class _Spool:
-    """One array that waits on disk until its length is known; a crash leaves no file."""
+_DTYPES: dict[str, type[np.generic]] = {"indices": np.int32, "indptr": np.int64, "data": np.float32}
 
-    def __init__(self, folder: Path, dtype: type[np.generic]) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it lives as long as the spool)
-        self.dtype, self.size = np.dtype(dtype), 0
 
-    def __enter__(self) -> "_Spool":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # what did not fit is written again, and the first error is the one to tell
-            self._file.close()
-
-    def add(self, items: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(items, self.dtype).data)
-        self.size += items.size
-
-    def store(self, archive: zipfile.ZipFile, name: str) -> None:
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.size,)}
-        # A ZipInfo without a time: the same data give the same bytes.
-        info = zipfile.ZipInfo(f"{name}.npy")
-        info.compress_type = zipfile.ZIP_DEFLATED
-        with archive.open(info, "w", force_zip64=True) as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
-            self._file.seek(0)
-            shutil.copyfileobj(self._file, stream, BLOCK_BYTES)
+def _store(archive: zipfile.ZipFile, name: str, spool: Spool) -> None:
+    header = {"descr": np.dtype(_DTYPES[name]).str, "fortran_order": False, "shape": (spool.n_items,)}
+    # A ZipInfo has no time, so that the same data give the same bytes.
+    info = zipfile.ZipInfo(f"{name}.npy")
+    info.compress_type = zipfile.ZIP_DEFLATED
+    with archive.open(info, "w", force_zip64=True) as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        spool.copy_to(stream)
 
 
 def _write_matrix(path: AnyPath, parts: Iterable[csr_array]) -> Iterator[None]:
-    """Write a matrix, one part for each step; the file stands after the last one."""
+    """Write a matrix, one part per step; the file appears after the last."""
     n_columns = 0
     with atomic_path(path) as temporary, ExitStack() as stack:
-        folder = temporary.parent
-        values, ids, offsets = (stack.enter_context(_Spool(folder, of)) for of in (np.float32, np.int32, np.int64))
-        offsets.add(np.zeros(1))
+        spools = {name: stack.enter_context(Spool(path)) for name in _DTYPES}
+
+        def add(name: str, items: np.ndarray) -> None:
+            spools[name].add_array(np.ascontiguousarray(items, _DTYPES[name]))
+
+        add("indptr", np.zeros(1))
         for part in parts:
-            offsets.add(part.indptr[1:].astype(np.int64) - part.indptr[0] + values.size)
-            values.add(part.data)
-            ids.add(part.indices)
+            add("indptr", part.indptr[1:].astype(np.int64) - part.indptr[0] + spools["data"].n_items)
+            add("data", part.data)
+            add("indices", part.indices)
             n_columns = part.shape[1]
             yield
+        shape = np.array([spools["indptr"].n_items - 1, n_columns])
         with zipfile.ZipFile(temporary, "w") as archive:
-            for name, spool in (("indices", ids), ("indptr", offsets), ("data", values)):
-                spool.store(archive, name)
-            for name, small in (("format", np.array(b"csr")), ("shape", np.array([offsets.size - 1, n_columns]))):
+            for name, spool in spools.items():
+                _store(archive, name, spool)
+            for name, small in (("format", np.array(b"csr")), ("shape", shape)):
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w") as stream:
                     np.lib.format.write_array(stream, small, allow_pickle=False)
 
@@ -261,7 +240,7 @@ def _write_matrix(path: AnyPath, parts: Iterable[csr_array]) -> Iterator[None]:
 def write_npz_chunks(rows_path: AnyPath, labels_path: AnyPath, chunks: Iterable[Dataset]) -> None:
     """Write the rows and the labels of chunks as two CSR matrices."""
     left, right = tee(chunks)
-    # Side by side, so that each chunk is let go before the next one is made.
+    # Side by side, so that each chunk is freed before the next one is made.
     for _ in zip_longest(
         _write_matrix(rows_path, (chunk.rows for chunk in left)),
         _write_matrix(labels_path, (chunk.labels for chunk in right)),

@@ -1,4 +1,4 @@
-"""Predictions to disk: Parquet and JSON lines with names, CSR `.npz`, and the sparse text that evaluators read."""
+"""Write predictions: Parquet and JSON lines with names, CSR `.npz`, and the sparse text that evaluators read."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ from xmlpreck.files.contents import Spool, write_lines
 
 
 def prediction_kind(path: AnyPath) -> str:
-    """The suffix of a kind that is written; any other is an error."""
+    """Return the suffix of a path; refuse one that cannot be written."""
     suffix = Path(path).suffix
     if suffix not in _WRITERS:
         known = f"predictions are {', '.join(_WRITERS)}; .npy and .txt.gz are for reading only"
@@ -29,17 +29,14 @@ def prediction_kind(path: AnyPath) -> str:
 
 
 def write_predictions(path: AnyPath, topk: TopK, n_labels: int, label_names: list[str] | None = None) -> None:
-    """Write predictions as the suffix says: `.npz`, `.txt`, or with names `.parquet` and `.jsonl`."""
+    """Write predictions in the format of the suffix: `.npz`, `.txt`, or with names `.parquet` and `.jsonl`."""
     write_prediction_blocks(path, [topk], n_labels, label_names)
 
 
 def write_prediction_blocks(
     path: AnyPath, blocks: Iterable[TopK], n_labels: int, label_names: list[str] | None = None
 ) -> int:
-    """The same for rows that come block by block; memory holds one, but for `.npz`, which is one compressed matrix.
-
-    Returns the number of rows.
-    """
+    """Write predictions block by block and return the number of rows; only `.npz` holds all blocks in memory."""
     n_rows = 0
 
     def parts() -> Parts:
@@ -56,11 +53,11 @@ Parts = Iterator[tuple[TopK, csr_array]]
 
 
 def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
-    """Scores of labels as checked CSR."""
+    """Convert scores of labels to checked CSR."""
     chosen = topk.labels >= 0
     if (outside := topk.labels >= n_labels).any():
-        row, place = np.argwhere(outside)[0]
-        label = topk.labels[row, place]
+        row, rank = np.argwhere(outside)[0]
+        label = topk.labels[row, rank]
         raise FormatError(f"{path}: row {row}: label {label} is out of range: there are {n_labels} labels")
     offsets = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))])
     matrix = build_csr(topk.scores[chosen], topk.labels[chosen], offsets, (len(chosen), n_labels))
@@ -74,23 +71,23 @@ def _write_npz(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) 
 def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
     with Spool(path) as spool:
         for matrix in (matrix for _, matrix in parts):
-            # The repository's Matlab evaluator marks a chosen label by the score 0, and sparse files drop zeros:
-            # scores must be positive. Scores that differ by less than nine digits around 1 become ties.
+            # Scores must be positive: the repository's Matlab evaluator marks a chosen label by 0, and sparse files
+            # drop zeros. Scores that differ by less than nine digits around 1 become ties.
             score = matrix.data.astype(np.float64)
             matrix.data = np.where(score >= 0, 1 + score, 1 / (1 + np.abs(score)))
-            spool.add(format_rows(matrix))
-        spool.finish(f"{spool.n_lines} {n_labels}")
+            spool.add_lines(format_rows(matrix))
+        spool.write_under(f"{spool.n_items} {n_labels}")
 
 
 def json_lines(topk: TopK, label_names: list[str] | None, ids: Iterable[Any]) -> Iterator[str]:
-    """An object a row: what it is called, its labels by falling score, and their names; of a bad line its error."""
+    """Format each row as an object: its id, its labels by descending score, and their names; or a line's error."""
     for row, labels, scores in zip(ids, topk.labels.tolist(), topk.scores.astype(float).tolist(), strict=True):
         if isinstance(row, BadLine):
             yield json.dumps(row.to_dict(), ensure_ascii=False)
             continue
         chosen = [label for label in labels if label >= 0]
         names = {} if label_names is None else {"names": [label_names[label] for label in chosen]}
-        # The shortest digits that bring the float32 back.
+        # The shortest digits that restore the float32.
         shown = [float(f"{score:.9g}") for score, label in zip(scores, labels, strict=True) if label >= 0]
         yield json.dumps({"row": row, "labels": chosen, **names, "scores": shown}, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""Which format a file or folder has: told by what stands in it, never by its name alone."""
+"""Recognise the format of a file or folder by its content, never by its name alone."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ DOCUMENT_FORMATS = ("jsonl", "fasttext")
 FORMATS = NUMERIC_FORMATS + DOCUMENT_FORMATS
 
 SPLITS = ("train", "test")
-_SHORT = {"train": "trn", "test": "tst"}
-# Names of files that may hold a split, most wanted first; all but the .npz may end in .gz too.
+SHORT_NAMES = {"train": "trn", "test": "tst"}
+# Names of files that may hold a split, preferred first; all but the .npz may end in .gz too.
 _TEXT_NAMES = (
     "{long}.txt",
     "{short}_X_Xf.txt",
@@ -35,7 +35,7 @@ _FOREIGN = {b"PAR1": "Parquet", b"\x89HDF": "HDF5", b"%PDF": "PDF", b"\x1f\x8b":
 
 
 class Source(NamedTuple):
-    """A split on disk: its format, the file it stands in, and the folder or file that was asked for."""
+    """A split on disk: its format, its file, and the folder or file that was asked for."""
 
     format: str
     path: Path
@@ -44,34 +44,29 @@ class Source(NamedTuple):
 
 def check_split(split: str) -> None:
     if split not in SPLITS:
-        raise FormatError(f"split {split!r} is not known: say train or test")
+        raise FormatError(f"split {split!r} is not known: choose train or test")
 
 
 def check_format(format: str) -> None:
     if format not in FORMATS:
-        raise FormatError(f"format {format!r} is not known: say one of {', '.join(FORMATS)}")
+        raise FormatError(f"format {format!r} is not known: choose one of {', '.join(FORMATS)}")
 
 
 def partner(path: Path) -> Path:
-    """The file of labels of a file of rows: `Y_train.npz` for `X_train.npz`, `trn_X_Y.txt` for `trn_X_Xf.txt`."""
+    """Return the file of labels of a file of rows: `Y_train.npz` of `X_train.npz`, `trn_X_Y.txt` of `trn_X_Xf.txt`."""
     if path.suffix == ".npz" and path.name.startswith("X"):
         return path.with_name("Y" + path.name[1:])
     if "X_Xf" in path.name:
         beside = path.with_name(path.name.replace("X_Xf", "X_Y"))
         packed = beside.with_name(beside.name.removesuffix(".gz") if beside.suffix == ".gz" else f"{beside.name}.gz")
         return packed if packed.is_file() and not beside.is_file() else beside
-    wanted = (
-        "X....npz and that of labels Y....npz"
-        if path.suffix == ".npz"
-        else "..._X_Xf.txt and that of labels ..._X_Y.txt"
-    )
-    raise FormatError(f"{path}: name the file of rows {wanted}")
+    names = ("X....npz", "Y....npz") if path.suffix == ".npz" else ("..._X_Xf.txt", "..._X_Y.txt")
+    raise FormatError(f"{path}: name the file of rows {names[0]} and that of labels {names[1]}")
 
 
 def _names(split: str) -> tuple[str, ...]:
-    words = {"long": split, "short": _SHORT[split]}
     names = (*(f"{name}{end}" for name in _TEXT_NAMES for end in ("", ".gz")), *_NPZ_NAMES)
-    return tuple(name.format(**words) for name in names)
+    return tuple(name.format(long=split, short=SHORT_NAMES[split]) for name in names)
 
 
 def _format_of_lines(lines: list[bytes]) -> str | None:
@@ -87,10 +82,10 @@ def _format_of_lines(lines: list[bytes]) -> str | None:
 
 
 def recognise_file(path: Path) -> str:
-    """The format of one file, from its first bytes and, for rows with row numbers, from what stands beside it."""
+    """Recognise one file by its first bytes and, for rows with row numbers, by the files beside it."""
     head = read_head(path)
     lines = head.removesuffix(b"\n").split(b"\n")
-    if len(head) == HEAD_BYTES:  # the cut may go through the last line, or through a word of the only one
+    if len(head) == HEAD_BYTES:  # the last line, or a word of the only one, may be cut
         lines = lines[:-1] or [head.rpartition(b" ")[0]]
     shown = repr(lines[0][:60].decode("utf-8", "replace"))
     if head.startswith(b"PK\x03\x04"):
@@ -102,17 +97,17 @@ def recognise_file(path: Path) -> str:
         return "jsonl"
     elif found := _format_of_lines(lines[:100]):
         if found == "repository" and any(columns.find_columns(path, split) for split in SPLITS):
-            # Row numbers beside rows that are split already belong to other rows.
+            # Row numbers beside rows that are split already belong to another file.
             return "split" if "data" in path.name.lower() else found
         return found
     raise FormatError(f"{path}: unknown format: it begins with {shown}: format= can force one of {', '.join(FORMATS)}")
 
 
 def list_files(folder: Path, split: str) -> list[Path]:
-    """The files of a folder that may hold the split, going by their names."""
+    """List the files of a folder that may hold the split, by their names."""
     if exact := [folder / name for name in _names(split) if (folder / name).is_file()]:
         return exact
-    # The repository's archives have eurlex_train.txt; filter_labels_train.txt is about labels and no data.
+    # The repository's archives have eurlex_train.txt; filter_labels_train.txt holds no data.
     named = sorted(file for name in _names(split)[:2] for file in folder.glob(f"*_{name}") if file.is_file())
     return [file for file in named if not file.name.startswith("filter_labels")]
 
@@ -122,7 +117,7 @@ def _find_in_folder(folder: Path, split: str, format: str | None, kinds: tuple[s
     data = columns.find_data(folder, split) if format in (None, "split") else None
     if format is not None:
         files = [data] if data else files
-        return _first_that_may_be(folder, files, format)
+        return _choose_file(folder, files, format)
     found = [Source(recognise_file(file), file, folder) for file in files]
     found += [Source("split", data, folder)] if data else []
     fitting = [source for source in found if source.format in kinds] or found
@@ -132,8 +127,8 @@ def _find_in_folder(folder: Path, split: str, format: str | None, kinds: tuple[s
     return fitting[0] if fitting else None
 
 
-def _first_that_may_be(folder: Path, files: list[Path], format: str) -> Source | None:
-    """Of several files the one that has the forced format by its content, else by being alone."""
+def _choose_file(folder: Path, files: list[Path], format: str) -> Source | None:
+    """Choose the only file, or the first whose content has the forced format."""
     if format == "npz":
         files = [file for file in files if file.suffix == ".npz"]
     elif format == "pair":
@@ -154,21 +149,21 @@ def _seems(source: Source) -> bool:
 def find_source(
     path: AnyPath, split: str, format: str | None = None, kinds: tuple[str, ...] = FORMATS
 ) -> Source | None:
-    """Where one split of a folder stands, or the file as it is; None when there is nothing.
+    """Find one split of a folder, or a file as it is; None if there is none.
 
-    Of a folder that holds features as well as texts, `kinds` says which are wanted.
+    `kinds` chooses between features and texts if a folder has both.
     """
     check_split(split)
     if format is not None:
         check_format(format)
-    place = Path(path)
-    if place.is_dir():
-        return _find_in_folder(place, split, format, kinds)
-    return Source(format or recognise_file(place), place, place) if place.is_file() else None
+    found = Path(path)
+    if found.is_dir():
+        return _find_in_folder(found, split, format, kinds)
+    return Source(format or recognise_file(found), found, found) if found.is_file() else None
 
 
 def require_source(path: AnyPath, split: str, format: str | None, kinds: tuple[str, ...]) -> Source:
-    """`find_source`, with an error that says what was looked for, or that it is of the other kind."""
+    """Find one split like `find_source`; refuse data that is missing or of the other kind."""
     source = find_source(path, split, format, kinds)
     if source is None:
         looked_for = f"no {split} data here: looked for {', '.join(_names(split))}, *data.txt with *Split.txt"
@@ -183,7 +178,6 @@ def require_source(path: AnyPath, split: str, format: str | None, kinds: tuple[s
 
 
 def recognise(path: AnyPath) -> str:
-    """The format of a file or of the splits in a folder; what is unknown or ambiguous is refused."""
-    place = Path(path)
-    source = find_source(place, "train") or find_source(place, "test")
-    return (source or require_source(place, "train", None, FORMATS)).format
+    """Recognise a file or the splits of a folder; refuse an unknown or ambiguous format."""
+    source = find_source(path, "train") or find_source(path, "test")
+    return (source or require_source(path, "train", None, FORMATS)).format

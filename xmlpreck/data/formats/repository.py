@@ -1,4 +1,4 @@
-"""Rows as text: the XML repository's one file with a header, its pair of matrices, and multi-label LIBSVM."""
+"""Read and write rows as text: the XML repository's file with a header, its pair of files, multi-label LIBSVM."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from xmlpreck.kernels import parsing
 
 
 class Layout(NamedTuple):
-    """What the lines of a text hold: the numbers of the header, what stands around a colon, the first id."""
+    """Layout of a text: the numbers of its header, the nouns before and after a colon, the first id."""
 
     header: str
     nouns: tuple[str, str]
@@ -32,7 +32,7 @@ _ANY_SIZE = Sizes(MAX_ID, MAX_ID, MAX_ID)
 
 
 def _parse_header(path: AnyPath, layout: Layout, head: bytes) -> tuple[dict[str, int], int]:
-    """The numbers of the first line by name, and its length."""
+    """Parse the numbers of the first line by name; also return its length."""
     first = head[:100].partition(b"\n")[0]
     names, words = layout.header.split(), re.split(r"[ \t\r]+", first.decode("ascii", "replace").strip(" \t\r"))
     is_whole = len(words) == len(names) and len(first) < 100
@@ -43,29 +43,28 @@ def _parse_header(path: AnyPath, layout: Layout, head: bytes) -> tuple[dict[str,
 
 
 def read_header(path: AnyPath, layout: Layout = REPOSITORY) -> dict[str, int]:
-    """The sizes that the first line tells."""
+    """Read the sizes in the first line."""
     return _parse_header(path, layout, read_head(path, 100))[0]
 
 
 class _Text:
-    """One file while it is read: turns the parser's arrays into matrices and its codes into errors."""
+    """Converts the compiled parser's arrays to matrices and its codes to errors."""
 
     def __init__(self, path: AnyPath, layout: Layout, sizes: dict[str, int], said: str) -> None:
         self.path, self.layout, self.sizes, self.said = path, layout, sizes, said
-        # A matrix alone has one noun before its colons; labels before the features are none of its business.
+        # A file of one matrix has no list of labels before its pairs.
         self.has_labels = "n_features" in sizes and "n_labels" in sizes
         self.n_columns = sizes[f"n_{layout.nouns[0]}s"]
         self.n_labels = sizes["n_labels"] if self.has_labels else 0
 
     def parse(self, text: np.ndarray, start: int, n_rows: int, line: int) -> tuple[csr_array, csr_array, int]:
-        """(rows, labels, where they end): up to `n_rows` lines of `text` from `start`, which is line `line`."""
+        """Parse up to `n_rows` lines of `text` from `start`, which is line `line`: (rows, labels, where they end)."""
         first_id = self.layout.first_id
         *arrays, (code, n_read, position) = parsing.parse_rows(
             text, start, n_rows, self.n_columns, self.n_labels, first_id
         )
         if code != parsing.OK:
-            shown = text[position : position + 60].tobytes().decode("ascii", "backslashreplace")
-            token = re.split("[ \t\r\n]", shown)[0]
+            token = token_at(text, position)
             problem = parsing.explain(code, token, self.sizes, self.layout.nouns, first_id, self.said)
             raise FormatError(f"{self.path}:{line + n_read}: {problem}")
         label_offsets, label_ids, offsets, ids, values = arrays
@@ -75,21 +74,26 @@ class _Text:
         return rows, check_matrix(labels, self.path, "label", line, is_text=True), position
 
 
-def _complain_of_surplus(path: AnyPath, text: np.ndarray, start: int, line: int, n_rows: int) -> None:
-    """Only blank lines may follow the last row."""
+def token_at(text: np.ndarray, position: int) -> str:
+    """Return the word at a position, cut at 60 characters, for a message."""
+    shown = text[position : position + 60].tobytes().decode("ascii", "backslashreplace")
+    return re.split("[ \t\r\n]", shown)[0]
+
+
+def _refuse_surplus(path: AnyPath, text: np.ndarray, start: int, line: int, n_rows: int) -> None:
+    """Refuse anything but blank lines after the last row."""
     n_lines, position = parsing.skip_blank(text, start)
     if position < text.size:
-        token = re.split("[ \t\r\n]", text[position : position + 60].tobytes().decode("ascii", "backslashreplace"))[0]
-        where = f"{path}:{line + n_lines}"
-        raise FormatError(f"{where}: {token!r} stands after the last row: the header says {n_rows} rows")
+        what = f"{token_at(text, position)!r} is after the last row: the header says {n_rows} rows"
+        raise FormatError(f"{path}:{line + n_lines}: {what}")
 
 
 def read_text(
     path: AnyPath, layout: Layout = REPOSITORY, block_bytes: int | None = BLOCK_BYTES
 ) -> Iterator[tuple[csr_array, csr_array]]:
-    """The (rows, labels) of a text with a header, some lines at a time, or all at once without `block_bytes`.
+    """Yield (rows, labels) of a text with a header, some lines at a time, or all at once if `block_bytes` is None.
 
-    A file of one matrix has it as rows; its labels have no columns.
+    The one matrix of a `pair` file comes as rows, with labels of no columns.
     """
     blocks = line_blocks(path, block_bytes)
     block = next(blocks, np.empty(0, np.uint8))
@@ -100,7 +104,7 @@ def read_text(
         rows, labels, start = text.parse(block, start, n_rows - n_read, line)
         n_read, line = n_read + rows.shape[0], line + rows.shape[0]
         if n_read == n_rows:
-            _complain_of_surplus(path, block, start, line, n_rows)
+            _refuse_surplus(path, block, start, line, n_rows)
             line += int(np.count_nonzero(block[start:] == ord("\n")))
         following = next(blocks, None)
         if following is None and n_read < n_rows:
@@ -115,9 +119,9 @@ def read_text(
 def read_libsvm(
     path: AnyPath, sizes: Sizes = _ANY_SIZE, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[csr_array, csr_array]]:
-    """The (rows, labels) of lines `l1,l2 f:v`; features count from 1, and each line is a row.
+    """Yield (rows, labels) of lines `l1,l2 f:v`, with features from 1.
 
-    Empty lines at the end of the file are none: there a row with nothing in it is a line with a space.
+    Empty lines at the end of the file are not rows: an empty row there is a line with a space.
     """
     named = {"n_features": sizes.n_features, "n_labels": sizes.n_labels}
     text = _Text(path, LIBSVM, named, "there are")
@@ -129,12 +133,12 @@ def read_libsvm(
         line += rows.shape[0]
         yield rows, labels
     if line == 1:
-        # Read-only as all other blocks: the parser is compiled for those.
+        # Read-only like all other blocks: the parser is compiled for those.
         yield text.parse(np.frombuffer(b"", np.uint8), 0, 0, 1)[:2]
 
 
 def measure_libsvm(paths: Iterable[AnyPath]) -> Sizes:
-    """Rows of the first file, largest ids of all."""
+    """Count the rows of the first file, and find the largest ids of all files."""
     n_rows = n_features = n_labels = 0
     for number, path in enumerate(paths):
         for rows, labels in read_libsvm(path):
@@ -145,7 +149,7 @@ def measure_libsvm(paths: Iterable[AnyPath]) -> Sizes:
 
 
 def format_rows(matrix: csr_array, first_id: int = 0) -> Iterator[str]:
-    """Each row as `id:value id:value ...`; nine digits bring every float32 back exactly."""
+    """Format each row as `id:value id:value ...`; nine digits restore every float32 exactly."""
     ids = matrix.indices + first_id if first_id else matrix.indices
     for start, end in pairwise(matrix.indptr.tolist()):
         entries = zip(ids[start:end].tolist(), matrix.data[start:end].tolist(), strict=True)
@@ -153,7 +157,7 @@ def format_rows(matrix: csr_array, first_id: int = 0) -> Iterator[str]:
 
 
 def _format_lines(dataset: Dataset, first_id: int = 0) -> Iterator[str]:
-    """Labels and features of each row; one without labels starts with a space."""
+    """Format labels and features of each row; one without labels starts with a space."""
     labels = dataset.labels
     for (start, end), features in zip(
         pairwise(labels.indptr.tolist()), format_rows(dataset.rows, first_id), strict=True
@@ -167,7 +171,7 @@ def read_repository_text(path: AnyPath) -> Dataset:
 
 
 def write_repository_text(path: AnyPath, dataset: Dataset) -> None:
-    """Write what `read_repository_text` reads; a row without labels starts with a space."""
+    """Write what `read_repository_text` reads."""
     write_repository(path, [dataset])
 
 
@@ -176,24 +180,24 @@ def write_repository(path: AnyPath, chunks: Iterable[Dataset]) -> Sizes:
     sizes = Sizes(0, 0, 0)
     with Spool(path) as spool:
         for chunk in chunks:
-            spool.add(_format_lines(chunk))
-            sizes = Sizes(spool.n_lines, chunk.rows.shape[1], chunk.labels.shape[1])
-        spool.finish(" ".join(map(str, sizes)))
+            spool.add_lines(_format_lines(chunk))
+            sizes = Sizes(spool.n_items, chunk.n_features, chunk.n_labels)
+        spool.write_under(" ".join(map(str, sizes)))
     return sizes
 
 
 def write_pair(rows_path: AnyPath, labels_path: AnyPath, chunks: Iterable[Dataset]) -> None:
-    """Write the features and the labels of chunks, each under its header."""
+    """Write the features and the labels of chunks to two files, each under its header."""
     widths = (0, 0)
     with Spool(rows_path) as rows, Spool(labels_path) as labels:
         for chunk in chunks:
-            rows.add(format_rows(chunk.rows))
-            labels.add(format_rows(chunk.labels))
-            widths = (chunk.rows.shape[1], chunk.labels.shape[1])
+            rows.add_lines(format_rows(chunk.rows))
+            labels.add_lines(format_rows(chunk.labels))
+            widths = (chunk.n_features, chunk.n_labels)
         for spool, width in zip((rows, labels), widths, strict=True):
-            spool.finish(f"{spool.n_lines} {width}")
+            spool.write_under(f"{spool.n_items} {width}")
 
 
 def write_libsvm(path: AnyPath, chunks: Iterable[Dataset]) -> None:
-    """Write lines without a header, features from 1."""
+    """Write lines `l1,l2 f:v` without a header, with features from 1."""
     write_lines(path, (line for chunk in chunks for line in _format_lines(chunk, first_id=1)))

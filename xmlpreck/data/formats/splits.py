@@ -1,9 +1,9 @@
-"""One split of a data set in any format: read whole or in chunks, written from chunks."""
+"""Read and write one split of a data set in any format, whole or in chunks."""
 
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypedDict, Unpack
 
 from scipy.sparse import csr_array
 
@@ -12,6 +12,7 @@ from xmlpreck.data.formats import columns, documents, npz, repository
 from xmlpreck.data.formats.recognition import (
     DOCUMENT_FORMATS,
     NUMERIC_FORMATS,
+    SHORT_NAMES,
     SPLITS,
     Source,
     check_format,
@@ -22,11 +23,12 @@ from xmlpreck.data.formats.recognition import (
     require_source,
 )
 from xmlpreck.files import AnyPath, FormatError
-from xmlpreck.files.contents import BLOCK_BYTES, read_names, write_names
+from xmlpreck.files.atomic import write_errors
+from xmlpreck.files.contents import BLOCK_BYTES, parse_names, read_bytes, write_names
 
 Parts = Iterator[csr_array]
 
-# Formats whose rows and labels stand in two files.
+# Formats with rows and labels in two files.
 _PAIRED = ("npz", "pair")
 _FILE_NAMES = {
     "repository": "{split}.txt",
@@ -40,66 +42,65 @@ _FILE_NAMES = {
 _SUFFIXES = (".txt", ".svm", ".libsvm", ".npz", ".json", ".jsonl", ".ft", ".fasttext", ".gz")
 
 
-class Given(NamedTuple):
-    """What a format leaves open: the sizes of LIBSVM text (None: the largest ids), the column of row numbers."""
+class FileOptions(TypedDict, total=False):
+    """What a format leaves open: the sizes of LIBSVM text (default: its largest ids), the column of row numbers."""
 
-    n_features: int | None = None
-    n_labels: int | None = None
-    split_column: int = 0
+    n_features: int
+    n_labels: int
+    split_column: int
 
 
 def has_split(path: AnyPath, split: str) -> bool:
-    """Whether there is a file that may hold the split; what it holds is not looked at."""
+    """Tell whether there is a file that may hold the split, without looking into it."""
     check_split(split)
-    place = Path(path)
-    if place.is_dir():
-        return bool(list_files(place, split)) or columns.find_data(place, split) is not None
-    return place.is_file()
+    folder = Path(path)
+    if folder.is_dir():
+        return bool(list_files(folder, split)) or columns.find_data(folder, split) is not None
+    return folder.is_file()
 
 
-def _sizes(source: Source, split: str, given: Given) -> Sizes:
+def _sizes(source: Source, split: str, options: FileOptions) -> Sizes:
     if source.format == "libsvm":
-        # Both splits of a folder must agree on the sizes, so both are looked at.
+        # Both splits of a folder must agree on the sizes, so both are measured.
         others = (find_source(source.asked, name, "libsvm") for name in SPLITS) if source.asked.is_dir() else ()
         files = dict.fromkeys([source.path, *(other.path for other in others if other)])
         found = repository.measure_libsvm(files)
-        widths = [own if own is not None else size for own, size in zip(given[:2], found[1:], strict=True)]
+        widths = (options.get("n_features", found.n_features), options.get("n_labels", found.n_labels))
         return Sizes(found.n_rows, *widths)
-    if source.format == "npz":
-        shapes = [npz.read_shape(path) for path in (source.path, partner(source.path))]
-    elif source.format == "pair":
-        headers = [
-            repository.read_header(path, layout)
-            for path, layout in ((source.path, repository.FEATURES), (partner(source.path), repository.LABELS))
-        ]
-        shapes = [
-            (header["n_rows"], header[name]) for header, name in zip(headers, ("n_features", "n_labels"), strict=True)
-        ]
-    else:
+    if source.format not in _PAIRED:
         header = repository.read_header(source.path)
-        n_rows = (
-            columns.count_rows(source.path, split, given.split_column) if source.format == "split" else header["n_rows"]
-        )
-        return Sizes(n_rows, header["n_features"], header["n_labels"])
-    if shapes[0][0] != shapes[1][0]:
-        raise FormatError(f"{partner(source.path)}: has {shapes[1][0]} rows, but {source.path} has {shapes[0][0]}")
-    return Sizes(*shapes[0], shapes[1][1])
+        if source.format == "split":
+            header["n_rows"] = columns.count_rows(source.path, split, options.get("split_column", 0))
+        return Sizes(**header)
+    labels_path = partner(source.path)
+    if source.format == "npz":
+        (n_rows, n_features), (n_label_rows, n_labels) = npz.read_shape(source.path), npz.read_shape(labels_path)
+    else:
+        n_rows, n_features = repository.read_header(source.path, repository.FEATURES).values()
+        n_label_rows, n_labels = repository.read_header(labels_path, repository.LABELS).values()
+    if n_rows != n_label_rows:
+        raise FormatError(f"{labels_path}: has {n_label_rows} rows, but {source.path} has {n_rows}")
+    return Sizes(n_rows, n_features, n_labels)
 
 
-def _parts(source: Source, split: str, given: Given, block_bytes: int | None) -> Iterator[tuple[csr_array, csr_array]]:
-    """(rows, labels) of the formats that have both in one file."""
+def _parts(
+    source: Source, split: str, options: FileOptions, block_bytes: int | None
+) -> Iterator[tuple[csr_array, csr_array]]:
+    """Yield (rows, labels) of the formats that have both in one file."""
     if source.format == "repository":
         return repository.read_text(source.path, repository.REPOSITORY, block_bytes)
     if source.format == "split":
-        return columns.read_columns(source.path, split, given.split_column, block_bytes)
-    n_features, n_labels = given.n_features, given.n_labels
-    if n_features is None or n_labels is None:
-        _, n_features, n_labels = _sizes(source, split, given)
-    return repository.read_libsvm(source.path, Sizes(0, n_features, n_labels), block_bytes or BLOCK_BYTES)
+        return columns.read_columns(source.path, split, options.get("split_column", 0), block_bytes)
+    if "n_features" in options and "n_labels" in options:
+        sizes = Sizes(0, options["n_features"], options["n_labels"])
+    else:
+        sizes = _sizes(source, split, options)
+    return repository.read_libsvm(source.path, sizes, block_bytes or BLOCK_BYTES)
 
 
-def _paired_parts(source: Source, block_bytes: int | None) -> tuple[Parts, Parts]:
-    """Rows and labels of the formats that have them in two files, each at its own pace."""
+def _paired_parts(source: Source, split: str, block_bytes: int | None) -> tuple[Parts, Parts]:
+    """Return rows and labels of the formats that have them in two files of as many rows, in parts of any size."""
+    _sizes(source, split, {})
     labels_path = partner(source.path)
     if source.format == "npz" and block_bytes is None:
         rows, labels = iter([npz.read_matrix(source.path, "feature")]), iter([npz.read_matrix(labels_path, "label")])
@@ -113,20 +114,14 @@ def _paired_parts(source: Source, block_bytes: int | None) -> tuple[Parts, Parts
     return rows, map(as_labels, labels)
 
 
-def _read_names(folder: Path, stem: str, count: int) -> list[str] | None:
-    """One name a line, or None without such a file; an empty line is an empty name."""
+def _read_names(folder: Path, stem: str, n_names: int) -> list[str] | None:
     files = (folder / name for name in (f"{stem}.txt", f"{stem}.txt.gz"))
     path = next((file for file in files if file.is_file()), None)
-    if path is None:
-        return None
-    names = read_names(path)
-    if len(names) != count:
-        raise FormatError(f"{path}: has {len(names)} names, but there are {count} {stem}: give one a line")
-    return names
+    return None if path is None else parse_names(path, read_bytes(path).tobytes(), n_names)
 
 
-def _named(source: Source, chunks: Iterator[tuple[csr_array, ...]]) -> Iterator[Dataset]:
-    """Chunks with the names that stand beside them in a folder."""
+def _with_names(source: Source, chunks: Iterator[tuple[csr_array, ...]]) -> Iterator[Dataset]:
+    """Yield chunks with the names of labels and features that are in the same folder."""
     names: tuple[list[str] | None, ...] | None = None
     for rows, labels in chunks:
         if names is None:
@@ -136,18 +131,9 @@ def _named(source: Source, chunks: Iterator[tuple[csr_array, ...]]) -> Iterator[
         yield Dataset(rows, labels, *names)
 
 
-def sizes(
-    path: AnyPath,
-    split: str,
-    format: str | None = None,
-    *,
-    n_features: int | None = None,
-    n_labels: int | None = None,
-    split_column: int = 0,
-) -> Sizes:
-    """(n_rows, n_features, n_labels) of one split, from its header where there is one."""
-    source = require_source(path, split, format, NUMERIC_FORMATS)
-    return _sizes(source, split, Given(n_features, n_labels, split_column))
+def sizes(path: AnyPath, split: str, format: str | None = None, **options: Unpack[FileOptions]) -> Sizes:
+    """Find (n_rows, n_features, n_labels) of one split, from its header if it has one."""
+    return _sizes(require_source(path, split, format, NUMERIC_FORMATS), split, options)
 
 
 def read_chunks(
@@ -155,44 +141,29 @@ def read_chunks(
     split: str,
     format: str | None = None,
     rows_per_chunk: int = 65_536,
-    *,
-    n_features: int | None = None,
-    n_labels: int | None = None,
-    split_column: int = 0,
+    **options: Unpack[FileOptions],
 ) -> Iterator[Dataset]:
-    """One split of features, `rows_per_chunk` rows at a time and each as wide as the whole; at least one chunk.
+    """Read one split of features, `rows_per_chunk` rows at a time, each as wide as the whole; at least one chunk.
 
-    Memory follows the chunk. `n_features` and `n_labels` are the sizes of LIBSVM text, which else are its largest
-    ids; `split_column` chooses among the columns of row numbers. Errors in later rows come with their chunk.
+    Only one chunk is in memory. Errors in later rows are raised with their chunk.
     """
     _check_rows_per_chunk(rows_per_chunk)
     source = require_source(path, split, format, NUMERIC_FORMATS)
-    given = Given(n_features, n_labels, split_column)
     if source.format not in _PAIRED:
-        return _named(source, regroup(_parts(source, split, given, BLOCK_BYTES), rows_per_chunk))
-    _sizes(source, split, given)  # both files must have as many rows
-    both = (regroup(((part,) for part in parts), rows_per_chunk) for parts in _paired_parts(source, BLOCK_BYTES))
-    return _named(source, ((rows, labels) for (rows,), (labels,) in zip(*both, strict=True)))
+        return _with_names(source, regroup(_parts(source, split, options, BLOCK_BYTES), rows_per_chunk))
+    streams = _paired_parts(source, split, BLOCK_BYTES)
+    both = (regroup(((part,) for part in parts), rows_per_chunk) for parts in streams)
+    return _with_names(source, ((rows, labels) for (rows,), (labels,) in zip(*both, strict=True)))
 
 
-def read_split(
-    path: AnyPath,
-    split: str,
-    format: str | None = None,
-    *,
-    n_features: int | None = None,
-    n_labels: int | None = None,
-    split_column: int = 0,
-) -> Dataset:
+def read_split(path: AnyPath, split: str, format: str | None = None, **options: Unpack[FileOptions]) -> Dataset:
     """Read one split of a folder (with the names in `labels.txt` and `features.txt`), or a file as it is."""
     source = require_source(path, split, format, NUMERIC_FORMATS)
-    given = Given(n_features, n_labels, split_column)
     if source.format in _PAIRED:
-        _sizes(source, split, given)  # both files must have as many rows
-        parts = [list(stream) for stream in _paired_parts(source, None)]
+        parts = [list(stream) for stream in _paired_parts(source, split, None)]
     else:
-        parts = [list(matrices) for matrices in zip(*_parts(source, split, given, None), strict=True)]
-    return next(_named(source, iter([tuple(map(stack_rows, parts))])))
+        parts = [list(matrices) for matrices in zip(*_parts(source, split, options, None), strict=True)]
+    return next(_with_names(source, iter([tuple(map(stack_rows, parts))])))
 
 
 def document_chunks(
@@ -200,13 +171,13 @@ def document_chunks(
     split: str,
     format: str | None = None,
     rows_per_chunk: int = 4_096,
-    met: documents.Fields | None = None,
+    found: documents.Fields | None = None,
 ) -> Iterator[Documents]:
-    """One split of texts, `rows_per_chunk` at a time; at least one chunk. `met` learns which fields there are."""
+    """Read one split of texts, `rows_per_chunk` at a time; at least one chunk. Field names are added to `found`."""
     _check_rows_per_chunk(rows_per_chunk)
     source = require_source(path, split, format, DOCUMENT_FORMATS)
     if source.format == "jsonl":
-        return documents.read_jsonl(source.path, rows_per_chunk, met)
+        return documents.read_jsonl(source.path, rows_per_chunk, found)
     return documents.read_fasttext(source.path, rows_per_chunk)
 
 
@@ -221,21 +192,18 @@ def _check_rows_per_chunk(rows_per_chunk: int) -> None:
 
 
 def _target(path: Path, split: str, format: str, compress: bool) -> Path:
-    """The file to write: the path itself when it is named like one, else the format's own name in that folder."""
-    # Not any suffix: a folder may well be called eurlex-4.3k.
+    """Return the file to write: the path itself if it is named like a file, else the format's own name in it."""
+    # Only known suffixes: a folder may be called eurlex-4.3k.
     if path.suffix in _SUFFIXES and not path.is_dir():
         return path
-    try:
+    with write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from error
-    short = {"train": "trn", "test": "tst"}[split]
-    name = _FILE_NAMES[format].format(split=split, short=short, folder=path.resolve().name)
+    name = _FILE_NAMES[format].format(split=split, short=SHORT_NAMES[split], folder=path.resolve().name)
     return path / (f"{name}.gz" if compress and format != "npz" else name)
 
 
 def _keep_names(folder: Path, chunks: Iterable[Dataset]) -> Iterator[Dataset]:
-    """The chunks as they are; the names of the first one are written into the folder."""
+    """Yield the chunks unchanged; write the names of the first one into the folder."""
     for number, chunk in enumerate(chunks):
         if number == 0:
             for stem, names in (("labels", chunk.label_names), ("features", chunk.feature_names)):
@@ -254,7 +222,7 @@ def write_split(
     """Write chunks (of Dataset, or of Documents for jsonl and fasttext) and return the file of the rows.
 
     `path` is a file (`.gz` is packed) or a folder, which gets the format's own file names and the names of labels
-    and features. Format `split` keeps the rows of the other split that stand in the file already.
+    and features. Format `split` keeps the rows of the other split that the file has already.
     """
     check_split(split)
     check_format(format)

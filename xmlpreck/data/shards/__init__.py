@@ -1,16 +1,15 @@
-"""Sharded data sets: Parquet or HDF5 files under one manifest, any rows of which are read without the others.
+"""Read and write sharded data sets: Parquet or HDF5 files under one manifest, with random access to rows.
 
-A shard set is a directory, on this machine or in a store (by URI: s3, gs, abfs, hdfs): `manifest.json` (sizes,
-provenance, and for each shard its rows, bytes and sha256), the shards, and `labels.txt` / `features.txt` where there
-are names. Parquet shards have list columns `features` (int32), `values` (float32) and `labels` (int32), which any Arrow
-tool reads; HDF5 shards have CSR groups `rows` and `labels`.
+A shard set is a folder, local or in a store (by URI: s3, gs, abfs, hdfs): `manifest.json` (sizes, provenance, and for
+each shard its rows, bytes and sha256), the shards, and `labels.txt` / `features.txt` if there are names. Parquet shards
+have list columns `features` (int32), `values` (float32) and `labels` (int32), which any Arrow tool reads; HDF5 shards
+have CSR groups `rows` and `labels`.
 """
 
 from xmlpreck.data.shards.remote import RemotePath, is_remote
 from xmlpreck.data.shards.sets import (
     KINDS,
     MANIFEST,
-    Shard,
     ShardError,
     ShardSet,
     find_shards,
@@ -24,7 +23,6 @@ __all__ = [
     "KINDS",
     "MANIFEST",
     "RemotePath",
-    "Shard",
     "ShardError",
     "ShardSet",
     "find_shards",

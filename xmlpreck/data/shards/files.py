@@ -1,4 +1,4 @@
-"""One shard as a file: Parquet with list columns, or HDF5 with CSR groups."""
+"""Read and write one shard: Parquet with list columns, or HDF5 with CSR groups."""
 
 import functools
 import io
@@ -12,30 +12,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
-from xmlpreck.data.dataset import check_offsets
-from xmlpreck.data.formats import Dataset
-from xmlpreck.data.shards.remote import Place
+from xmlpreck.data.dataset import Dataset, check_offsets
+from xmlpreck.data.shards.remote import ShardPath
 from xmlpreck.files.contents import refuse_bomb
 
-# Rows that are compressed together: what a reader of a few rows has to unpack.
-ROWS_A_GROUP = 4096
-# Bytes of one request for the small things of a remote HDF5 file.
+# Rows compressed together, which a reader of a few rows has to unpack.
+ROWS_PER_GROUP = 4096
+# Bytes per request for the metadata of a remote HDF5 file.
 PAGE_BYTES = 1 << 16
 
 _COLUMNS = {"features": pa.list_(pa.int32()), "values": pa.list_(pa.float32()), "labels": pa.list_(pa.int32())}
 
 
-def _open(path: Place) -> AbstractContextManager[Any]:
-    """What pyarrow and h5py read from: a local path as it is, or a remote file."""
+def _open(path: ShardPath) -> AbstractContextManager[Any]:
+    """Return what pyarrow and h5py read from: a local path as it is, or an open remote file."""
     return nullcontext(path) if isinstance(path, Path) else path.open_parts()
 
 
-def read_parquet(path: Place, low: int, high: int) -> tuple[np.ndarray, ...]:
-    """Group by group, so that Arrow's own memory stays small; the columns of a remote group come in one request."""
+def read_parquet(path: ShardPath, low: int, high: int) -> tuple[np.ndarray, ...]:
+    """Read rows low to high - 1, group by group to bound Arrow's memory; a remote group comes in one request."""
     parts: list[list[np.ndarray]] = []
     with _open(path) as source, pq.ParquetFile(source, pre_buffer=source is not path) as file:
         for name, kind in _COLUMNS.items():
-            # By value type: other tools call the items of a list otherwise.
+            # By value type: other tools name the items of a list differently.
             found = file.schema_arrow.field(name).type
             if not pa.types.is_list(found) or found.value_type != kind.value_type:
                 raise ValueError(f"{name} are {found}, not {kind}")
@@ -54,48 +53,49 @@ def read_parquet(path: Place, low: int, high: int) -> tuple[np.ndarray, ...]:
         np.concatenate(arrays) for arrays in zip(*parts, strict=True)
     )
     if len(n_features_of) != high - low:
-        raise ValueError(f"its columns hold {len(n_features_of)} of these rows")
+        raise ValueError(f"its columns hold only {len(n_features_of)} of these rows")
     offsets = [np.concatenate([[0], np.cumsum(lengths)]) for lengths in (n_features_of, n_labels_of)]
     return features, values, labels, *offsets
 
 
 def _lists(table: pa.Table) -> list[np.ndarray]:
-    """Ids, values and labels of all rows, then how many features and labels each has."""
+    """Return ids, values and labels of all rows, then the numbers of features and labels per row."""
     columns = [table.column(name).combine_chunks() for name in _COLUMNS]
     flat = [column.flatten() for column in columns]
     if any(array.null_count for array in (*columns, *flat)):
         raise ValueError("an entry is null")
     n_features_of, n_values_of, n_labels_of = (column.value_lengths().to_numpy() for column in columns)
     if not np.array_equal(n_features_of, n_values_of):
-        raise ValueError("a row has not as many values as features")
-    # A copy: Arrow's memory goes back group by group.
+        raise ValueError("the numbers of features and values of a row differ")
+    # A copy, so that Arrow's memory is freed group by group.
     return [*(np.array(array) for array in flat), n_features_of, n_labels_of]
 
 
 class _Pages(io.RawIOBase):
-    """A remote file whose pages are fetched once: HDF5 looks at it in pieces of some hundred bytes, here and there."""
+    """A remote file that caches its pages: HDF5 reads pieces of some hundred bytes all over the file."""
 
     def __init__(self, source: pa.NativeFile) -> None:
-        self.source, self.at = source, 0
+        self.source, self.position = source, 0
         self.pages: dict[int, bytes] = {}
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.source.size()}[whence]
-        return self.at
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.source.size()}[whence]
+        self.position = start + offset
+        return self.position
 
     def tell(self) -> int:
-        return self.at
+        return self.position
 
     def readinto(self, target: Any) -> int:
         n_bytes = len(target)
-        first, behind = self.at // PAGE_BYTES, -(-(self.at + n_bytes) // PAGE_BYTES)
-        if n_bytes >= PAGE_BYTES:  # a chunk, which HDF5 keeps itself
-            content = self.source.read_at(n_bytes, self.at)
+        first, stop = self.position // PAGE_BYTES, -(-(self.position + n_bytes) // PAGE_BYTES)
+        if n_bytes >= PAGE_BYTES:  # a chunk, which HDF5 caches itself
+            content = self.source.read_at(n_bytes, self.position)
         else:
-            pages = b"".join(self._page(number) for number in range(first, behind))
-            content = pages[self.at - first * PAGE_BYTES :][:n_bytes]
+            pages = b"".join(self._page(number) for number in range(first, stop))
+            content = pages[self.position - first * PAGE_BYTES :][:n_bytes]
         target[: len(content)] = content
-        self.at += len(content)
+        self.position += len(content)
         return len(content)
 
     def _page(self, number: int) -> bytes:
@@ -104,11 +104,11 @@ class _Pages(io.RawIOBase):
         return self.pages[number]
 
 
-def _part(file: h5py.File, path: Place, name: str, low: int, high: int, kind: str) -> np.ndarray:
-    """Items low to high - 1 of one array, which must be in this very file, and so must the groups on the way to it."""
+def _part(file: h5py.File, path: ShardPath, name: str, low: int, high: int, kind: str) -> np.ndarray:
+    """Read items low to high - 1 of one array, which must be in this file itself, as must its parent groups."""
     data = file
     for step in name.split("/"):
-        # Asked of one step at a time: a question about the whole path would follow a group's link into another file.
+        # One step at a time: looking up the whole path would follow a group's link into another file.
         if not isinstance(data, h5py.Group) or not isinstance(data.get(step, getlink=True), h5py.HardLink):
             raise ValueError(f"{name} is not an array of this file")
         data = data[step]
@@ -122,7 +122,8 @@ def _part(file: h5py.File, path: Place, name: str, low: int, high: int, kind: st
     return data[low:high]
 
 
-def read_hdf5(path: Place, low: int, high: int) -> tuple[np.ndarray, ...]:
+def read_hdf5(path: ShardPath, low: int, high: int) -> tuple[np.ndarray, ...]:
+    """Read rows low to high - 1."""
     with _open(path) as source, h5py.File(path if source is path else _Pages(source), "r") as file:
         part = functools.partial(_part, file, path)
         offsets = [part(f"{group}/offsets", low, high + 1, "i").astype(np.int64) for group in ("rows", "labels")]
@@ -148,7 +149,7 @@ def as_table(data: Dataset) -> pa.Table:
 
 
 def write_parquet(path: Path, data: Dataset) -> None:
-    pq.write_table(as_table(data), path, row_group_size=ROWS_A_GROUP, compression="zstd")
+    pq.write_table(as_table(data), path, row_group_size=ROWS_PER_GROUP, compression="zstd")
 
 
 def write_hdf5(path: Path, data: Dataset) -> None:
@@ -159,7 +160,7 @@ def write_hdf5(path: Path, data: Dataset) -> None:
         "labels/offsets": data.labels.indptr.astype(np.int64),
         "labels/ids": data.labels.indices.astype(np.int32),
     }
-    # In memory first: on a full disk h5py does not raise but takes the process down as the file is closed.
+    # In memory first: on a full disk h5py does not raise but crashes when the file is closed.
     image = io.BytesIO()
     with h5py.File(image, "w", track_order=True) as file:
         file.attrs["n_features"], file.attrs["n_labels"] = data.rows.shape[1], data.labels.shape[1]

@@ -1,4 +1,4 @@
-"""Files by URI, on whatever file system Arrow knows (s3, gs, abfs, hdfs, file), with the few verbs that shards need."""
+"""Read files by URI on the file systems that Arrow opens: s3, gs, abfs, hdfs, file."""
 
 import errno
 import os
@@ -13,29 +13,30 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem, FileType
 
 from xmlpreck.config import InputError, without_secrets
+from xmlpreck.files import first_line
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MODES = {FileType.File: stat.S_IFREG, FileType.Directory: stat.S_IFDIR}
-# Bytes of one request when a file is read from its beginning to its end.
+# Bytes per request when a file is read from start to end.
 STREAM_BYTES = 1 << 23
-# Google's client tries again for many minutes, in which no signal reaches Python; Amazon's gives up after seconds.
+# Google's client retries for many minutes, during which no signal reaches Python; Amazon's gives up after seconds.
 GOOGLE_SECONDS = 60
 # Most of Arrow's errors are OSErrors, but not those of Azure.
 STORE_ERRORS = (OSError, pa.ArrowException)
 
-# What stores say when it is not the data that is at fault; the first that fits is told.
+# Advice for errors of the store or the network, by pattern of their text; the first match is used.
 _ADVICE = {
     r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|timed? ?out|connection failed": "check the network and the endpoint",
     r"ACCESS_DENIED|PERMISSION_DENIED|UNAUTHENTICATED|SIGNATURE|ACCESS_KEY|HTTP status 40[13]|[Cc]redential|Authent": (
         "check the credentials, and that they may read and list the folder"
     ),
-    r"HTTP status 301|REDIRECT": "is it in another region? add ?region=NAME to the address",
+    r"HTTP status 301|REDIRECT": "if it is in another region, add ?region=NAME to the address",
     r"libjvm|libhdfs": "install Java and Hadoop's client, and set JAVA_HOME and HADOOP_HOME",
 }
 
 
 class FileFacts(NamedTuple):
-    """What `Path.stat` tells, as far as a store knows it."""
+    """The fields of `Path.stat` that a store knows."""
 
     st_mode: int
     st_size: int
@@ -46,7 +47,7 @@ class FileFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class RemotePath:
-    """A file or folder by URI; it is shown without passwords, and `uri` has them."""
+    """A file or folder by URI; `str` leaves out the passwords that `uri` has."""
 
     uri: str = field(repr=False)
     filesystem: FileSystem
@@ -67,7 +68,7 @@ class RemotePath:
         return FileFacts(_MODES.get(found.type, 0), found.size or 0, found.mtime_ns or 0)
 
     def is_file(self) -> bool:
-        """As for a Path, but a store that does not answer is an error: the file may well be there."""
+        """Tell whether this is a file; a store that does not answer is an error, as the file may exist."""
         try:
             return stat.S_ISREG(self.stat().st_mode)
         except FileNotFoundError:
@@ -76,11 +77,11 @@ class RemotePath:
             raise InputError(f"{self}: cannot be read: {reason(error)}") from None
 
     def open(self, mode: str = "rb") -> Any:
-        """A stream, to be read from its beginning to its end."""
+        """Open a stream, to be read from start to end."""
         return self.filesystem.open_input_stream(self.path, compression=None, buffer_size=STREAM_BYTES)
 
     def open_parts(self) -> Any:
-        """A file of which any part is read without the others."""
+        """Open a file for random access."""
         return self.filesystem.open_input_file(self.path)
 
     def read_bytes(self) -> bytes:
@@ -88,20 +89,17 @@ class RemotePath:
             content: bytes = stream.read()
         return content
 
-    def read_text(self, encoding: str) -> str:
-        return self.read_bytes().decode(encoding)
 
-
-Place = Path | RemotePath
+ShardPath = Path | RemotePath
 
 
 def is_remote(path: object) -> bool:
-    """Whether a path is a URI."""
+    """Tell whether a path is a URI."""
     return isinstance(path, RemotePath) or (isinstance(path, str) and _URI.match(path) is not None)
 
 
-def locate(path: str | Place) -> Place:
-    """A URI as a RemotePath, anything else as a Path."""
+def locate(path: str | ShardPath) -> ShardPath:
+    """Convert a URI to a RemotePath, anything else to a Path."""
     if not isinstance(path, str) or not is_remote(path):
         return path if isinstance(path, RemotePath) else Path(path)
     limited = path
@@ -114,7 +112,7 @@ def locate(path: str | Place) -> Place:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, and what to do where a store or the way to it is at fault."""
-    text = str(error).partition("\n")[0] or type(error).__name__
+    """Return the first line of an error, with advice if the store or the network is at fault."""
+    text = first_line(error)
     advice = next((words for pattern, words in _ADVICE.items() if re.search(pattern, text)), None)
     return text if advice is None else f"{text.rstrip('. ')}: {advice}"

@@ -1,4 +1,4 @@
-"""A directory of shards under one manifest, any rows of which are read without the others."""
+"""Read sharded data sets: a folder of shards under one manifest, with random access to rows."""
 
 import hashlib
 import json
@@ -14,22 +14,22 @@ import numpy as np
 
 from xmlpreck.config import InputError
 from xmlpreck.data import formats
-from xmlpreck.data.dataset import MAX_ID, check_offsets
-from xmlpreck.data.formats import Dataset, FormatError, build_csr
+from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr, check_offsets
 from xmlpreck.data.rows import RowSource, concatenate
 from xmlpreck.data.shards.files import read_hdf5, read_parquet
-from xmlpreck.data.shards.remote import STORE_ERRORS, FileFacts, Place, RemotePath, is_remote, locate, reason
-from xmlpreck.files.contents import file_sha256, parse_names, read_json, read_names
+from xmlpreck.data.shards.remote import STORE_ERRORS, FileFacts, RemotePath, ShardPath, is_remote, locate, reason
+from xmlpreck.files import FormatError
+from xmlpreck.files.contents import file_sha256, parse_names, read_bytes, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = "xmlpreck shards"
 MANIFEST_VERSION = 1
 KINDS = {"parquet": ".parquet", "hdf5": ".h5"}
 SIZES = ("n_rows", "n_features", "n_labels")
-# Rows with nothing in them pack well, but whatever claims more than this would only make others reserve memory.
-ROWS_A_BYTE = 1000
-# Files that a store is asked about at a time: each answer takes some ten milliseconds, and there may be thousands.
-N_ASKED = 16
+# Empty rows compress well, but a manifest that claims more than this only makes readers reserve memory.
+MAX_ROWS_PER_BYTE = 1000
+# Concurrent requests to a store: each takes about ten milliseconds, and there may be thousands of files.
+MAX_REQUESTS = 16
 
 
 class ShardError(InputError):
@@ -46,88 +46,88 @@ class Shard:
     sha256: str
 
     def __post_init__(self) -> None:
-        """Refuse what may come from a stranger's manifest."""
+        """Refuse invalid entries of a forged manifest."""
         counts = (self.n_rows, self.n_bytes)
         if type(self.file) is not str or type(self.sha256) is not str or any(type(n) is not int for n in counts):
-            raise TypeError(f"file {self.file!r:.40} is not told by name, n_rows, n_bytes and sha256")
-        if not 0 <= self.n_rows <= ROWS_A_BYTE * self.n_bytes:
+            raise TypeError(f"the entry of {self.file!r:.40} must have file, n_rows, n_bytes and sha256")
+        if not 0 <= self.n_rows <= MAX_ROWS_PER_BYTE * self.n_bytes:
             raise ValueError(f"{self.n_bytes} bytes do not hold {self.n_rows} rows")
         if not self.file.isprintable() or Path(self.file).name != self.file or self.file in ("", ".."):
             raise ValueError(f"{self.file!r:.40} is not the name of a file in this folder")
 
 
 class ShardSet:
-    """The shards of a directory or a URI as one sequence of rows; `ShardSet(shards.path)` is the same set elsewhere."""
+    """The shards of a folder or a URI as one sequence of rows; `ShardSet(shards.path)` opens it in another process."""
 
-    def __init__(self, folder: str | Place, verify: bool | None = None) -> None:
-        """Read the manifest and hold every file to it: by its size, and by its sha256 if `verify`.
+    def __init__(self, folder: str | ShardPath, verify: bool | None = None) -> None:
+        """Read the manifest and check the size of every file against it, and the sha256 if `verify`.
 
-        Unless told, local files are verified and remote ones are not: all their bytes would have to come.
+        By default local files are verified and remote ones are not, as all their bytes would have to be transferred.
         """
         self.folder = locate(folder)
         self.path = self.folder.uri if isinstance(self.folder, RemotePath) else str(self.folder.absolute())
         verify = isinstance(self.folder, Path) if verify is None else verify
-        about = read_manifest(self.folder / MANIFEST)
+        manifest = self.folder / MANIFEST
+        about = read_manifest(manifest)
         try:
             self.kind = str(about["kind"])
-            self.n_rows, self.n_features, self.n_labels = (
-                _count(about[n]) for n in ("n_rows", "n_features", "n_labels")
-            )
+            self.n_rows, self.n_features, self.n_labels = (_count(about[name]) for name in SIZES)
             self.shards = [Shard(**entry) for entry in about["shards"]]
             self.provenance = dict(about["provenance"])
             names = {name: Shard(**entry) for name, entry in about["names"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: {error!r}") from None
+            raise ShardError(f"{manifest}: is not a manifest: {error!r}") from None
         if self.kind not in KINDS:
-            raise ShardError(f"{self.folder / MANIFEST}: is not a manifest: kind {self.kind!r:.40} is not known")
+            raise ShardError(f"{manifest}: is not a manifest: kind {self.kind!r:.40} is not known")
         if sum(shard.n_rows for shard in self.shards) != self.n_rows:
-            raise ShardError(f"{self.folder / MANIFEST}: the rows of the shards do not add up to {self.n_rows}")
+            raise ShardError(f"{manifest}: the rows of the shards do not add up to {self.n_rows}")
         if len({shard.file for shard in self.shards}) < len(self.shards):
-            raise ShardError(f"{self.folder / MANIFEST}: a shard stands twice")
+            raise ShardError(f"{manifest}: a shard is listed twice")
         files = [*self.shards, *names.values()]
-        with ThreadPoolExecutor(1 if isinstance(self.folder, Path) else N_ASKED) as pool:
+        with ThreadPoolExecutor(1 if isinstance(self.folder, Path) else MAX_REQUESTS) as pool:
             stamps = pool.map(lambda shard: _check_file(self.folder, shard, verify), files)
             self.stamps = {shard.file: stamp for shard, stamp in zip(files, stamps, strict=True)}
         self.starts = np.concatenate([[0], np.cumsum([shard.n_rows for shard in self.shards])])
         self.label_names = self._names(names.get("labels"), self.n_labels)
         self.feature_names = self._names(names.get("features"), self.n_features)
 
-    def _names(self, entry: Shard | None, n: int) -> list[str] | None:
+    def _names(self, entry: Shard | None, n_names: int) -> list[str] | None:
         if entry is None:
             return None
         path = self.folder / entry.file
-        names = read_names(path) if isinstance(path, Path) else parse_names(path, _read_all(path))
-        if len(names) != n:
-            raise ShardError(f"{path}: has {len(names)} names, but the manifest says {n}")
-        return names
+        try:
+            content = read_bytes(path).tobytes() if isinstance(path, Path) else path.read_bytes()
+        except STORE_ERRORS as error:
+            raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
+        return parse_names(path, content, n_names)
 
     def read(self, start: int, stop: int) -> Dataset:
-        """Rows start to stop - 1."""
+        """Read rows start to stop - 1."""
         parts = []
         for shard, first in zip(self.shards, self.starts[:-1], strict=True):
             low, high = max(start - first, 0), min(stop - first, shard.n_rows)
             if low < high:
                 parts.append(self._read_part(shard, int(low), int(high)))
         if not parts:
-            none, nowhere = np.zeros(0, np.int32), np.zeros(1, np.int64)
-            return self.dataset(none, none.astype(np.float32), none, nowhere, nowhere)
+            none, offsets = np.zeros(0, np.int32), np.zeros(1, np.int64)
+            return self.dataset(none, none.astype(np.float32), none, offsets, offsets)
         return concatenate(parts)
 
     def _read_part(self, shard: Shard, low: int, high: int) -> Dataset:
         path = self.folder / shard.file
         read = read_parquet if self.kind == "parquet" else read_hdf5
-        # A pass may come hours after the first check: bytes that were not checked are not trained on.
+        # A pass may come hours after the first check: a file that has changed since is checked again.
         if _stamp(path) != self.stamps[shard.file]:
             self.stamps[shard.file] = _check_file(self.folder, shard, verify=True)
         try:
-            features, values, labels, row_offsets, label_offsets = read(path, low, high)
-            return self.dataset(features, values, labels, row_offsets, label_offsets)
+            return self.dataset(*read(path, low, high))
         except FormatError:
             raise
-        except Exception as error:  # a damaged file fails anywhere within h5py or pyarrow
+        except Exception as error:  # a damaged file can fail anywhere in h5py or pyarrow
             raise ShardError(f"{path}: rows {low} to {high - 1} cannot be read: {reason(error)}") from error
 
     def dataset(self, features: Any, values: Any, labels: Any, row_offsets: Any, label_offsets: Any) -> Dataset:
+        """Check the arrays of some rows and combine them."""
         n_rows = len(row_offsets) - 1
         for ids, n, noun in ((features, self.n_features, "feature"), (labels, self.n_labels, "label")):
             if len(ids) and (ids.min() < 0 or ids.max() >= n):
@@ -138,47 +138,44 @@ class ShardSet:
         label_offsets = check_offsets(label_offsets, len(labels))
         rows = build_csr(values, features, row_offsets, (n_rows, self.n_features))
         relevant = build_csr(np.ones(len(labels), np.float32), labels, label_offsets, (n_rows, self.n_labels))
-        for matrix in (rows, relevant):
-            if not matrix.has_canonical_format:
-                raise ValueError("the ids of a row do not rise")
+        if not (rows.has_canonical_format and relevant.has_canonical_format):
+            raise ValueError("the ids of a row are not ascending")
         return Dataset(rows, relevant, self.label_names, self.feature_names)
 
 
-def find_shards(path: str | Place, split: str) -> Place | None:
-    """The folder with the shards of a split: `path` itself, or `path/split`."""
-    folder = locate(path)
-    return next((place for place in (folder, folder / split) if (place / MANIFEST).is_file()), None)
+def find_shards(path: str | ShardPath, split: str) -> ShardPath | None:
+    """Find the folder with the shards of a split: `path` itself, or `path/split`."""
+    top = locate(path)
+    return next((folder for folder in (top, top / split) if (folder / MANIFEST).is_file()), None)
 
 
-def is_one_set(path: str | Place) -> bool:
-    """Whether a folder is one shard set, without splits: its rows are the rows of any split that is asked for."""
+def is_one_set(path: str | ShardPath) -> bool:
+    """Tell whether a folder is one shard set without splits, whose rows serve as any split."""
     return (locate(path) / MANIFEST).is_file()
 
 
 def open_split(path: str | Path, split: str, format: str | None = None) -> RowSource:
-    """One split of a folder, file or URI: its shards if it has some, else whatever `formats` reads, in memory."""
+    """Open one split of a folder, file or URI: as shards if it has any, else read into memory by `formats`."""
     folder = find_shards(path, split)
     if folder is None and is_remote(path):
-        advice = "check bucket and folder; shards are made by xmlpreck data convert and then copied there"
+        advice = "check bucket and folder; make shards with xmlpreck data convert and copy them there"
         raise ShardError(f"{locate(path)}: has no {MANIFEST}, nor has its folder {split}: {advice}")
     if folder is None:
         return formats.read_split(path, split, format)
     if format is not None:
-        raise ShardError(
-            f"{locate(path)}: has shards, which are not of the format {format!r:.40}: leave out the format"
-        )
+        raise ShardError(f"{locate(path)}: has shards, which have no format {format!r:.40}: leave out the format")
     return ShardSet(folder)
 
 
 def has_split(path: str | Path, split: str) -> bool:
-    """Whether `open_split` would find something."""
+    """Tell whether `open_split` would find the split."""
     return find_shards(path, split) is not None or (not is_remote(path) and formats.has_split(path, split))
 
 
-def read_manifest(path: Place) -> dict[str, Any]:
-    """What a manifest says, unchecked but for its format."""
+def read_manifest(path: ShardPath) -> dict[str, Any]:
+    """Read a manifest and check only its format."""
     try:
-        about = read_json(path) if isinstance(path, Path) else json.loads(path.read_text(encoding="utf-8"))
+        about = read_json(path) if isinstance(path, Path) else json.loads(path.read_bytes().decode())
     except (*STORE_ERRORS, ValueError, RecursionError) as error:
         raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -189,21 +186,14 @@ def read_manifest(path: Place) -> dict[str, Any]:
     return about
 
 
-def _read_all(path: RemotePath) -> bytes:
-    try:
-        return path.read_bytes()
-    except STORE_ERRORS as error:
-        raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
-
-
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MAX_ID:
         raise ValueError(f"{value!r:.40} is not a number of rows, features or labels")
     return value
 
 
-def sha256_of(path: Place) -> str:
-    """Hash the bytes of a shard, here or in a store."""
+def sha256_of(path: ShardPath) -> str:
+    """Return the SHA-256 of a shard, local or remote."""
     if isinstance(path, Path):
         return file_sha256(path)
     with path.open("rb") as file:
@@ -211,23 +201,23 @@ def sha256_of(path: Place) -> str:
 
 
 def _as_stamp(found: os.stat_result | FileFacts) -> tuple[int, ...]:
-    """What changes when a file does."""
+    """Return values that change when the file does."""
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
-def _stamp(path: Place) -> tuple[int, ...]:
-    """Of no file nothing."""
+def _stamp(path: ShardPath) -> tuple[int, ...]:
+    """Return the stamp of a file, () if it is missing."""
     with suppress(*STORE_ERRORS):
         return _as_stamp(path.stat())
     return ()
 
 
-def _check_file(folder: Place, shard: Shard, verify: bool) -> tuple[int, ...]:
-    """Hold a file to its entry of the manifest, and return its stamp."""
+def _check_file(folder: ShardPath, shard: Shard, verify: bool) -> tuple[int, ...]:
+    """Check a file against its entry in the manifest, and return its stamp."""
     path = folder / shard.file
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a device has no end, and a pipe makes its reader wait
+        if not stat.S_ISREG(found.st_mode):  # a device is endless, and a pipe blocks
             raise ShardError(f"{path}: cannot be read: it is not a file")
         if found.st_size != shard.n_bytes:
             what = f"has {found.st_size:,} bytes, but the manifest says {shard.n_bytes:,}"

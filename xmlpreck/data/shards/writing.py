@@ -1,4 +1,4 @@
-"""Writing a shard set: in one step, with one shard in memory, shuffled if asked for."""
+"""Write a shard set atomically, with one shard in memory, optionally shuffled."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from xmlpreck.config import InputError
-from xmlpreck.data.formats import Dataset
+from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.rows import concatenate, read_blocks
 from xmlpreck.data.shards.files import as_table, read_parquet, write_hdf5, write_parquet
 from xmlpreck.data.shards.sets import (
@@ -25,16 +25,16 @@ from xmlpreck.data.shards.sets import (
     ShardSet,
     read_manifest,
 )
-from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers, scratch_folder
+from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers, scratch_folder, write_errors
 from xmlpreck.files.contents import file_sha256, write_names
 
 _OWN_NAME = re.compile(r"shard-\d{5,}\.(parquet|h5)|(labels|features)\.txt")
 
 
 def _own_names(folder: Path) -> list[str]:
-    """The files that a manifest lists, and at last the manifest, without which nobody would know the others."""
+    """List the files in a manifest, and last the manifest itself, which identifies the others."""
     names: list[str] = []
-    # Where it is damaged or somebody else's, nobody knows that the other files are ours.
+    # With a damaged or foreign manifest, no other file is known to be ours.
     with suppress(InputError, KeyError, TypeError, AttributeError):
         about = read_manifest(folder / MANIFEST)
         names = [str(entry["file"]) for entry in [*about["shards"], *about["names"].values()]]
@@ -52,16 +52,16 @@ def write_shards(
     provenance: dict[str, Any],
     shuffle_seed: int | None = None,
 ) -> ShardSet:
-    """Write rows that come in chunks of any size; memory holds one shard. The directory appears when it is complete.
+    """Write chunks of any size as shards, holding one shard in memory; the folder appears when it is complete.
 
-    With a seed the rows are shuffled: dealt at random to as many buckets as there are shards, each then permuted.
+    With a seed the rows are shuffled: assigned at random to as many buckets as shards, then permuted within each.
     """
     folder = Path(folder)
     if kind not in KINDS:
-        raise ShardError(f"{kind!r} is no kind of shard: choose {' or '.join(KINDS)}")
+        raise ShardError(f"{kind!r} is not a kind of shard: choose {' or '.join(KINDS)}")
     if rows_per_shard < 1:
         raise ShardError(f"rows per shard must be 1 or more, but is {rows_per_shard}")
-    try:
+    with write_errors(folder, ShardError):
         refuse_strangers(folder, SHARD_SET)
         with atomic_folder(folder, SHARD_SET) as ready:
             if shuffle_seed is None:
@@ -70,11 +70,9 @@ def write_shards(
                 with scratch_folder(folder) as scratch:
                     _write_set(scratch, chunks, kind, rows_per_shard, provenance)
                     plain = ShardSet(scratch, verify=False)
-                    mixed = _shuffled(plain, rows_per_shard, shuffle_seed, scratch)
+                    shuffled = _shuffle(plain, rows_per_shard, shuffle_seed, scratch)
                     about = provenance | {"shuffled_with_seed": shuffle_seed}
-                    _write_set(ready, mixed, kind, rows_per_shard, about)
-    except OSError as error:
-        raise ShardError(f"{folder}: cannot be written: {error.strerror or error}") from None
+                    _write_set(ready, shuffled, kind, rows_per_shard, about)
     return ShardSet(folder, verify=False)
 
 
@@ -87,7 +85,7 @@ def _write_set(
     for last in _cut(chunks, rows_per_shard):
         path = folder / f"shard-{len(shards):05d}{KINDS[kind]}"
         write(path, last)
-        shards.append(_entry(path, last.rows.shape[0]))
+        shards.append(_entry(path, last.n_rows))
     if last is None:
         raise ShardError("there are no rows to write")
     names = {}
@@ -101,8 +99,8 @@ def _write_set(
         "format_version": MANIFEST_VERSION,
         "kind": kind,
         "n_rows": sum(shard.n_rows for shard in shards),
-        "n_features": last.rows.shape[1],
-        "n_labels": last.labels.shape[1],
+        "n_features": last.n_features,
+        "n_labels": last.n_labels,
         "provenance": provenance,
         "names": names,
         "shards": [asdict(shard) for shard in shards],
@@ -115,12 +113,12 @@ def _entry(path: Path, n_rows: int) -> Shard:
 
 
 def _cut(chunks: Iterable[Dataset], rows_per_shard: int) -> Iterator[Dataset]:
-    """The same rows in pieces of exactly rows_per_shard; the last may be shorter."""
+    """Yield the same rows in pieces of exactly rows_per_shard; the last may be shorter."""
     held: list[Dataset] = []
     n_held = 0
     for chunk in chunks:
         held.append(chunk)
-        n_held += chunk.rows.shape[0]
+        n_held += chunk.n_rows
         while n_held >= rows_per_shard:
             whole = concatenate(held)
             yield whole.read(0, rows_per_shard)
@@ -130,8 +128,8 @@ def _cut(chunks: Iterable[Dataset], rows_per_shard: int) -> Iterator[Dataset]:
         yield concatenate(held)
 
 
-def _shuffled(source: ShardSet, rows_per_shard: int, seed: int, scratch: Path) -> Iterator[Dataset]:
-    """All rows in random order, in memory one bucket (about a shard) at a time."""
+def _shuffle(source: ShardSet, rows_per_shard: int, seed: int, scratch: Path) -> Iterator[Dataset]:
+    """Yield all rows in random order, one bucket (about a shard) in memory at a time."""
     rng = np.random.default_rng(seed)
     n_buckets = -(-source.n_rows // rows_per_shard)
     paths = [scratch / f"bucket-{bucket}.parquet" for bucket in range(n_buckets)]
@@ -139,8 +137,8 @@ def _shuffled(source: ShardSet, rows_per_shard: int, seed: int, scratch: Path) -
     for _, block in read_blocks(source, rows_per_shard):
         bucket_of = rng.integers(n_buckets, size=block.n_rows)
         for bucket in np.unique(bucket_of):
-            mine = np.flatnonzero(bucket_of == bucket)
-            table = as_table(block._replace(rows=block.rows[mine], labels=block.labels[mine]))
+            chosen = np.flatnonzero(bucket_of == bucket)
+            table = as_table(block._replace(rows=block.rows[chosen], labels=block.labels[chosen]))
             if bucket not in writers:
                 writers[bucket] = pq.ParquetWriter(paths[bucket], table.schema, compression="zstd")
             writers[bucket].write_table(table)

@@ -1,4 +1,4 @@
-"""What is wrong with a data set, and a clean copy of it: goes on where the readers of `formats` must stop."""
+"""Find what is wrong with a data set and write a clean copy, where the readers of `formats` refuse it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +18,14 @@ __all__ = ["FIXES", "Problem", "Report", "fix", "validate"]
 def _find_source(path: str | Path, split: str, format: str | None) -> Source:
     folder = find_shards(path, split)
     if isinstance(folder, RemotePath):
-        raise InputError(f"{folder}: only local files are validated: copy the folder here")
+        raise InputError(f"{folder}: only local files can be validated: copy the folder here")
     return require_source(path, split, format, NUMERIC_FORMATS) if folder is None else Source(SHARDS, folder, folder)
 
 
 def validate(
     path: str | Path, split: str, format: str | None = None, progress: Callable[[int], None] | None = None
 ) -> Report:
-    """Look at every row of a split; `progress` is told the number of rows now and then."""
+    """Check every row of a split; `progress` is called with the number of rows so far."""
     scan = Scan(_find_source(path, split, format), split, progress)
     for _ in scan.lines() if scan.has_lines else scan.chunks():
         pass
@@ -39,14 +39,14 @@ def fix(
     format: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Write a clean copy in the repository's text format; rows are never dropped, only entries of theirs are."""
+    """Write a clean copy in the repository's text format; entries may be dropped, rows never are."""
     scan = Scan(_find_source(path, split, format), split, progress)
     if Path(out).resolve() in [file.resolve() for file in scan.files]:
         raise InputError(f"{out}: is the file to be fixed: choose another name for the clean copy")
     if scan.has_lines:
         with Spool(out) as spool:
-            spool.add(scan.lines())
-            spool.finish(f"{scan.n_rows} {scan.features.n_columns} {scan.labels.n_columns}")
+            spool.add_lines(scan.lines())
+            spool.write_under(f"{scan.n_rows} {scan.features.n_columns} {scan.labels.n_columns}")
     else:
         write_repository(out, scan.chunks())
     return scan.report(written=str(out))

@@ -1,12 +1,12 @@
-"""Findings while a data set is looked at, and the report that they become."""
+"""Count the problems of a data set and report them."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Each kind of finding, and what `fix` does about it; "" = usual in this field, or not to be guessed: left as it is.
+# Each kind of problem, and what `fix` does about it; "" = left as it is, as it is common or the right value unknown.
 FIXES = {
-    "header mismatch": "header written anew",
+    "header mismatch": "header rewritten",
     "rows that one of the files lacks": "left empty",
     "unparsable tokens": "dropped",
     "values not finite": "dropped",
@@ -29,7 +29,7 @@ _N_EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """One kind of finding: how often, the first places, and what `fix` does ("" = nothing)."""
+    """One kind of problem: how often it occurs, first examples, and what `fix` does ("" = nothing)."""
 
     kind: str
     count: int
@@ -39,7 +39,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Report:
-    """What a split holds; sizes and quantiles are without the entries that `fix` drops."""
+    """Contents of a split; sizes and quantiles leave out the entries that `fix` drops."""
 
     path: str
     format: str
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing to fix."""
+        """Tell whether there is nothing to fix."""
         return not any(problem.fixed_by for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Report:
 
 
 class Findings:
-    """Counts and first places of each kind, in memory that does not grow with them."""
+    """Counts and first examples of each kind of problem, in bounded memory."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

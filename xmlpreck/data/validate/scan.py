@@ -1,6 +1,6 @@
-"""One pass over a split, line by line where the format has lines: every row is mended and counted.
+"""Check and clean every row of a split in one pass, line by line if the format has lines.
 
-Memory follows the number of features and labels that occur, not the number of rows.
+Memory grows with the number of distinct features and labels, not with the number of rows.
 """
 
 import re
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from xmlpreck.data.formats import Dataset, read_chunks
+from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.formats import read_chunks
 from xmlpreck.data.formats.recognition import Source, partner
 from xmlpreck.data.rows import read_blocks
 from xmlpreck.data.shards import ShardSet
@@ -22,19 +23,19 @@ from xmlpreck.data.validate.report import Findings, Report
 from xmlpreck.files.contents import line_blocks
 
 _MAX_SIZE = 2**31 - 1
-_ROWS_A_REPORT = 10_000
+_ROWS_PER_REPORT = 10_000
 SHARDS = "shards"
 
-# The numbers that the compiled parser reads; 15 digits of an id are far beyond any, and longer ones take the slow way.
+# The numbers that the compiled parser reads; lines with ids of more than 15 digits take the slow path.
 _NUMBER = rb"[+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
-_ID = rb"(?:\d+|-0*[1-9]\d*)"  # below 0: out of range rather than no number
+_ID = rb"(?:\d+|-0*[1-9]\d*)"  # negative ids are out of range, not unparsable
 _CLEAN_PAIRS = re.compile(rb"[ \t\r]*+(?:\d{1,15}+:" + _NUMBER + rb"(?:[ \t\r]++|\Z))*+")
 _PAIR = re.compile(rb"(" + _ID + rb"):(?:(" + _NUMBER + rb")|[+-]?(?i:nan|inf|infinity))")
 _LABEL = re.compile(_ID)
 
 
 class Ids:
-    """The features or the labels: their range, how often each occurs, how many a row has."""
+    """Statistics of the features or of the labels: range, rows per id, ids per row."""
 
     def __init__(self, noun: str, found: Findings, size: int | None = None, first: int = 0) -> None:
         self.noun, self.found, self.size, self.first = noun, found, size, first
@@ -50,36 +51,36 @@ class Ids:
     def n_columns(self) -> int:
         return max(self.frequency, default=self.first - 1) + 1 - self.first if self.size is None else self.size
 
-    def settle(self, ids: list[int], where: str) -> list[int] | None:
-        """Places of the ids to keep: in range, each once, ascending. None = all, as they are."""
-        places = None
+    def clean(self, ids: list[int], where: str) -> list[int] | None:
+        """Return the indices of the ids to keep: in range, unique, sorted by id; None = all, in order."""
+        indices = None
         if ids and not (self.first <= ids[0] and ids[-1] < self.end and all(map(lt, ids, ids[1:]))):
-            places = self._mend(ids, where)
-            ids = [ids[place] for place in places]
+            indices = self._repair(ids, where)
+            ids = _take(ids, indices)
         if not ids:
             self.found.note(f"rows without {self.noun}s", where)
         self.frequency.update(ids)
         self.per_row[len(ids)] += 1
-        return places
+        return indices
 
-    def _mend(self, ids: list[int], where: str) -> list[int]:
+    def _repair(self, ids: list[int], where: str) -> list[int]:
         outside = [number for number in ids if not self.first <= number < self.end]
         if outside:
             example = f"{where}: {self.noun} {outside[0]}: ids are {self.first} to {self.end - 1}"
             self.found.note(f"{self.noun}s out of range", example, len(outside))
             self.n_one_too_large += outside.count(self.end)
-        places = [place for place, number in enumerate(ids) if self.first <= number < self.end]
-        kept = [ids[place] for place in places]
-        place_of = dict(zip(reversed(kept), reversed(places), strict=True))  # the first of equal ids stays
-        if len(place_of) < len(kept):
+        indices = [index for index, number in enumerate(ids) if self.first <= number < self.end]
+        kept = _take(ids, indices)
+        index_of = dict(zip(reversed(kept), reversed(indices), strict=True))  # the first of equal ids
+        if len(index_of) < len(kept):
             twice = next(number for number, count in Counter(kept).items() if count > 1)
-            self.found.note(f"duplicate {self.noun}s", f"{where}: {self.noun} {twice}", len(kept) - len(place_of))
-        if fall := next(((a, b) for a, b in pairwise(kept) if a > b), None):
-            self.found.note(f"rows with unsorted {self.noun}s", f"{where}: {fall[1]} stands after {fall[0]}")
-        return [place_of[number] for number in sorted(place_of)]
+            self.found.note(f"duplicate {self.noun}s", f"{where}: {self.noun} {twice}", len(kept) - len(index_of))
+        if unsorted := next(((a, b) for a, b in pairwise(kept) if a > b), None):
+            self.found.note(f"rows with unsorted {self.noun}s", f"{where}: {unsorted[1]} comes after {unsorted[0]}")
+        return [index_of[number] for number in sorted(index_of)]
 
     def count(self, matrix: csr_array, path: Path, start: int) -> None:
-        """`settle` for a matrix whose reader has checked the ids, from row `start` of `path`."""
+        """Add the rows from `start` of `path`, whose reader has checked the ids."""
         self.size = matrix.shape[1]
         lengths = np.diff(matrix.indptr)
         for row in np.flatnonzero(lengths == 0).tolist():
@@ -89,19 +90,19 @@ class Ids:
             tally.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def finish(self) -> None:
-        """Note what only shows after the last row."""
+        """Note problems that only show after the last row."""
         if self.size is None:
             return
         if n_missing := self.size - len(self.frequency):
             unseen = next(number for number in range(self.first, self.end) if number not in self.frequency)
             self.found.note(f"{self.noun}s never seen", f"{self.noun} {unseen} is the first", n_missing)
         if self.n_one_too_large == self.found.counts[f"{self.noun}s out of range"] > 0 and not self.frequency[0]:
-            example = f"{self.noun} 0 never stands there, {self.noun} {self.end} does: subtract 1 before a fix"
+            example = f"{self.noun} 0 never occurs, {self.noun} {self.end} does: subtract 1 before a fix"
             self.found.note("ids that seem to start at 1", example, self.n_one_too_large)
 
 
 def _number(digits: bytes) -> int:
-    """An id of any length; one that no file can mean stays as large as that."""
+    """Parse an id; one of more than 19 digits is cut and stays out of range."""
     sign = -1 if digits.startswith(b"-") else 1
     return sign * int(digits.lstrip(b"-0")[:19] or b"0")
 
@@ -110,12 +111,12 @@ def _shown(word: bytes) -> str:
     return repr(word[:40].decode("ascii", "backslashreplace"))
 
 
-def _take(items: list[Any], places: list[int] | None) -> list[Any]:
-    return items if places is None else [items[place] for place in places]
+def _take(items: list[Any], indices: list[int] | None) -> list[Any]:
+    return items if indices is None else [items[index] for index in indices]
 
 
 def _pairs(text: bytes, where: str, found: Findings) -> tuple[list[int], list[bytes], np.ndarray]:
-    """(ids, values as written, values as read) of the words `id:value` with finite values."""
+    """Parse words `id:value` with finite values: (ids, values as written, values as numbers)."""
     if _CLEAN_PAIRS.fullmatch(text):
         flat = text.replace(b":", b" ").split()
         ids, tokens = list(map(int, flat[::2])), flat[1::2]
@@ -130,14 +131,14 @@ def _pairs(text: bytes, where: str, found: Findings) -> tuple[list[int], list[by
     with np.errstate(over="ignore"):
         values = np.array(list(map(float, tokens)), np.float32)
     if not (finite := np.isfinite(values)).all():
-        places = np.flatnonzero(finite).tolist()
-        found.note("values not finite", f"{where}: value of {ids[int(finite.argmin())]}", len(ids) - len(places))
-        return _take(ids, places), _take(tokens, places), values[finite]
+        indices = np.flatnonzero(finite).tolist()
+        found.note("values not finite", f"{where}: value of {ids[int(finite.argmin())]}", len(ids) - len(indices))
+        return _take(ids, indices), _take(tokens, indices), values[finite]
     return ids, tokens, values
 
 
 class Scan:
-    """One pass over a split: collects findings and gives the clean lines of the repository's format."""
+    """One pass over a split that collects problems and yields clean lines of the repository's format."""
 
     def __init__(self, source: Source, split: str, progress: Callable[[int], None] | None) -> None:
         self.source, self.split, self.progress = source, split, progress
@@ -149,7 +150,7 @@ class Scan:
         self.n_rows = 0
 
     def report(self, written: str | None = None) -> Report:
-        """What was found; to be called once, after the last row."""
+        """Report what was found; to be called once, after the last row."""
         self.features.finish()
         self.labels.finish()
         counted = {
@@ -168,17 +169,17 @@ class Scan:
             written=written,
         )
 
-    def _tell(self, n_more: int) -> None:
+    def _count(self, n_more: int) -> None:
         before, self.n_rows = self.n_rows, self.n_rows + n_more
-        if self.progress and before // _ROWS_A_REPORT < self.n_rows // _ROWS_A_REPORT:
+        if self.progress and before // _ROWS_PER_REPORT < self.n_rows // _ROWS_PER_REPORT:
             self.progress(self.n_rows)
 
     def chunks(self) -> Iterator[Dataset]:
-        """Formats without lines to go on with: their reader refuses what is damaged."""
+        """Yield the rows of a format without lines, whose reader refuses damaged data."""
         path = self.source.path
         chunks: Iterator[Dataset]
         if self.source.format == SHARDS:
-            chunks = (block for _, block in read_blocks(ShardSet(path), _ROWS_A_REPORT))
+            chunks = (block for _, block in read_blocks(ShardSet(path), _ROWS_PER_REPORT))
         else:
             chunks = read_chunks(self.source.asked, self.split, self.source.format)
         for chunk in chunks:
@@ -189,11 +190,11 @@ class Scan:
             for row in np.flatnonzero(zeros).tolist():
                 n_values = int(rows.indptr[row + 1] - rows.indptr[row])
                 self._note_zeros(int(zeros[row]), n_values, f"{path}: row {self.n_rows + row}")
-            self._tell(rows.shape[0])
+            self._count(rows.shape[0])
             yield chunk
 
     def lines(self) -> Iterator[str]:
-        """A clean line for every row."""
+        """Yield a clean line for every row."""
         path = self.source.path
         if self.source.format == "pair":
             sizes, rows = self._open(path, "n_rows n_features")
@@ -205,7 +206,7 @@ class Scan:
                     shorter = path if row is None else self.files[1]
                     self.found.note("rows that one of the files lacks", f"{shorter}:{absent[0]}")
                 yield f"{self._label_pairs(*(label_row or absent))} {self._feature_pairs(*(row or absent))}"
-                self._tell(1)
+                self._count(1)
             return
         if self.source.format == "repository":
             sizes, rows = self._open(path, "n_rows n_features n_labels")
@@ -215,10 +216,10 @@ class Scan:
         for number, line in rows:
             labels, rest = self._label_list(number, line)
             yield f"{labels} {self._feature_pairs(number, rest)}"
-            self._tell(1)
+            self._count(1)
 
     def _open(self, path: Path, names: str) -> tuple[dict[str, int], Iterator[tuple[int, bytes]]]:
-        """The header's numbers by name, and the rows below; without a header they start in the first line."""
+        """Return the header's numbers by name, and the rows below; without a header, from the first line."""
         lines = _numbered(path)
         _, first = next(lines, (1, b""))
         words = first.split()
@@ -237,7 +238,7 @@ class Scan:
             self.found.note("header mismatch", f"{path}:1: the header says {n_said} rows, but there are {n_rows}")
 
     def _label_list(self, number: int, line: bytes) -> tuple[str, bytes]:
-        """The labels `l1,l2` that open a line, and the rest of it; a line that opens with a blank or `f:v` has none."""
+        """Return the labels `l1,l2` at the start of a line, if it has any, and the rest."""
         head = re.split(rb"[ \t\r]", line, maxsplit=1)[0]
         if b":" in head:
             head = b""
@@ -248,25 +249,25 @@ class Scan:
                 ids.append(_number(word))
             else:
                 self.found.note("unparsable tokens", f"{where}: label {_shown(word)}")
-        return ",".join(map(str, _take(ids, self.labels.settle(ids, where)))), line[len(head) :]
+        return ",".join(map(str, _take(ids, self.labels.clean(ids, where)))), line[len(head) :]
 
     def _label_pairs(self, number: int, line: bytes) -> str:
-        """The labels of a file of their own, `label:1`; one with the value 0 is not relevant."""
+        """Return the labels of a file of pairs `label:1`; those with value 0 are not relevant."""
         where = f"{self.files[1]}:{number}"
         ids, _, values = _pairs(line, where, self.found)
         if n_zeros := len(values) - int(np.count_nonzero(values)):
             self.found.note("zero values", where, n_zeros)
             ids = _take(ids, np.flatnonzero(values).tolist())
-        return ",".join(map(str, _take(ids, self.labels.settle(ids, where))))
+        return ",".join(map(str, _take(ids, self.labels.clean(ids, where))))
 
     def _feature_pairs(self, number: int, text: bytes) -> str:
         where = f"{self.source.path}:{number}"
         ids, tokens, values = _pairs(text, where, self.found)
-        if (places := self.features.settle(ids, where)) is not None:
-            ids, tokens, values = _take(ids, places), _take(tokens, places), values[places]
+        if (indices := self.features.clean(ids, where)) is not None:
+            ids, tokens, values = _take(ids, indices), _take(tokens, indices), values[indices]
         self._note_zeros(len(values) - int(np.count_nonzero(values)), len(values), where)
         first = self.features.first
-        # Values stay as they were written: what was fine is the same to the last digit.
+        # Values are copied as written, to the last digit.
         return " ".join([f"{number - first}:{token.decode()}" for number, token in zip(ids, tokens, strict=True)])
 
     def _note_zeros(self, n_zeros: int, n_values: int, where: str) -> None:
@@ -277,20 +278,20 @@ class Scan:
 
 
 def _five_numbers(counts: Counter[int]) -> list[int]:
-    """Minimum, quartiles and maximum of numbers that occur so often."""
+    """Return minimum, quartiles and maximum of a histogram."""
     values, weights = np.array(list(counts)), np.array(list(counts.values()))
     quantiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1], weights=weights, method="inverted_cdf")
     return [int(value) for value in quantiles]
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Every line with its number from 1."""
+    """Yield every line with its number from 1."""
     lines = (line for block in line_blocks(path) for line in block.tobytes().removesuffix(b"\n").split(b"\n"))
     return enumerate(lines, 1)
 
 
 def _rows(lines: Iterable[tuple[int, bytes]], n_rows: int, blanks: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines that are rows: empty ones at the end are, as far as the header says that there are rows."""
+    """Yield the lines that are rows; empty lines at the end count only up to the header's number of rows."""
     n_yielded = n_empty = last = 0
     for last, line in lines:
         if not line.strip(blanks):
