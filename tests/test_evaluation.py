@@ -91,7 +91,7 @@ def test_sign_test_and_changed_rows_are_those_of_a_plain_loop(truth, guesses):
     ideal = np.array([max(discounts[: int(n)].sum(), 1e-9) for n in relevant.sum(axis=1)])
     gains = [100 * (hits * discounts).sum(axis=1) / ideal for hits in found]
     changes = np.abs(gains[1] - gains[0])
-    expected = sorted(range(N_ROWS), key=lambda row: (-round(changes[row], 9), row))[: evaluation.SHOWN_ROWS]
+    expected = sorted(range(N_ROWS), key=lambda row: (-round(changes[row], 9), row))[: evaluation.CHANGED_ROWS]
     assert [row.row for row in versus.changed] == expected
     first = versus.changed[0]
     assert first.truth == np.flatnonzero(relevant[first.row]).tolist()
@@ -248,7 +248,7 @@ def test_fix_mends_and_counts(folder, capsys):
     assert "bad.txt" in capsys.readouterr().err
     found, notes = evaluate(capsys, "--pred", "bad.txt", "--ks", "1", "--fix")
     assert found["P@1"] == 75.0
-    assert notes.count("mended") == 4
+    assert notes.count("repaired") == 4
 
 
 def test_label_counts_as_csv(folder, capsys):

@@ -259,14 +259,14 @@ def test_what_the_check_refuses_never_gets_the_name(server, tmp_path):
         assert (folder / "train.txt").read_bytes() == TRAIN
         raise InputError("other data")
 
-    with pytest.raises(FetchError, match=r"^other data; what came is kept as .*bad$"):
+    with pytest.raises(FetchError, match=r"^other data; the download is kept as .*bad$"):
         fetch_mirror(mirror_of(server), tmp_path / "tiny", refuse)
     assert [name for name in leftovers(tmp_path) if not name.endswith(".bad")] == []
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [({"train.txt": "nope.txt"}, "0 files are called 'nope.txt'"), ({"train.txt": "*.txt"}, "3 files")],
+    [({"train.txt": "nope.txt"}, "0 files match 'nope.txt'"), ({"train.txt": "*.txt"}, "3 files")],
 )
 def test_files_that_are_not_in_the_archive(server, tmp_path, files, message):
     server.body = GOOD_ZIP
@@ -431,16 +431,16 @@ def test_confirm_pages_are_confirmed(server, tmp_path, monkeypatch, page):
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("<title>Google Drive - Quota exceeded</title>", "download quota for it is used up: try again in a day"),
+        ("<title>Google Drive - Quota exceeded</title>", "download quota on the server is used up: try again in a day"),
         ("<p>Too many users have viewed or downloaded this file recently", "download quota"),
-        ("<title>Google Drive: Sign in</title>", "signed in: it is not open to the public"),
+        ("<title>Google Drive: Sign in</title>", "requires signing in: the file is not public"),
         ("<title>Some\nother   page</title>", "a page: Some other page$"),
         ("<p>nothing", "a page: it has no title$"),
         (
             LINK.replace("/download?", "file:///etc/passwd?"),
             "leads to file:.*, which is not http or https: not followed",
         ),
-        (LINK.replace("/download?id=1x&amp;confirm=t%26a", "/file"), "again and again"),
+        (LINK.replace("/download?id=1x&amp;confirm=t%26a", "/file"), "keeps asking for confirmation"),
     ],
 )
 def test_other_pages_are_told(server, tmp_path, page, message):
@@ -462,7 +462,7 @@ def test_page_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypatch):
         whole(self, status, body[:50], {**headers, "Content-Length": str(len(body))})
 
     monkeypatch.setattr(Handler, "answer", cut_once)
-    with pytest.raises(FetchError, match="again and again"):
+    with pytest.raises(FetchError, match="keeps asking for confirmation"):
         get(server, tmp_path)
     assert len(server.requests) == 2
 
@@ -588,8 +588,8 @@ BAD_ARCHIVES = {
         tarred((link(tarfile.SYMTYPE, "Tiny", "/tmp"), b""), ("Tiny/evil.txt", b"x")),
         "'Tiny' is a link",
     ),
-    "tar, twice": (tarred(("a", b"x"), ("a", b"y")), "the same name twice"),
-    "tar, file as folder": (tarred(("a", b"x"), ("a/b", b"y")), "the same name twice"),
+    "tar, twice": (tarred(("a", b"x"), ("a", b"y")), "two files have the same name"),
+    "tar, file as folder": (tarred(("a", b"x"), ("a/b", b"y")), "two files have the same name"),
     "zip, cut": (GOOD_ZIP[:-40], "damaged"),
     "zip, flipped": (GOOD_ZIP.replace(GOOD_ZIP[60:70], b"0123456789"), "damaged"),
     "tar.gz, cut": (tarred(("a", NOISE))[:200_000], "damaged: Compressed file ended"),
@@ -719,7 +719,7 @@ def test_two_at_a_time(server, tmp_path, capsys):
     assert errors == []
     check_tiny(tmp_path / "tiny")
     assert len(server.requests) == 1
-    assert "another process is fetching it: waiting" in capsys.readouterr().err
+    assert "waiting: another process is fetching it" in capsys.readouterr().err
 
 
 def test_full_disk_keeps_the_download(server, tmp_path, monkeypatch):

@@ -178,7 +178,7 @@ def json_nested_deeply(folder):
 
 @attack(
     "documents",
-    "not JSON|no name|surrogate|thousands of digits",
+    "not JSON|not a name|surrogate|thousands of digits",
     b"1e999",
     b"NaN",
     b"9" * 5000,
@@ -361,7 +361,7 @@ def edit_entry(folder, **changes):
 
 
 @attack(
-    "shards", "not the name of a file|is not told", "../x", "/etc/passwd", "..", ".", "", "a\0b", "a\nb", "\ud800", 5
+    "shards", "not the name of a file|must have file", "../x", "/etc/passwd", "..", ".", "", "a\0b", "a\nb", "\ud800", 5
 )
 def shard_in_another_folder(folder, name):
     edit_entry(folder, file=name)
@@ -372,7 +372,7 @@ def shard_with_a_long_name(folder):
     edit_entry(folder, file="x" * 300)
 
 
-@attack("shards", "do not hold|is not told", -1, 0.5, "1", None)
+@attack("shards", "do not hold|must have file", -1, 0.5, "1", None)
 def shard_with_a_wrong_count(folder, n_rows):
     edit_entry(folder, n_rows=n_rows)
 
@@ -603,7 +603,7 @@ def hash_of_another_file(folder, name):
 
 @attack(
     "archive",
-    "outside its folder|such letters|too long",
+    "outside its folder|control characters|too long",
     "../x",
     "/x",
     "a/../../x",

@@ -655,7 +655,7 @@ def test_no_labels_at_all():
     [
         ([[0]], [1], "predictions have 1 rows, but the data has 2"),
         ([[0], [7]], [1], "label 7 is out of range: the data has 3 labels"),
-        ([[0], [1]], [3], "P@3 needs 3 predicted labels a row, but there are 1"),
+        ([[0], [1]], [3], "P@3 needs 3 predicted labels per row, but there are 1"),
     ],
 )
 def test_refuses_what_does_not_fit(top, ks, message):

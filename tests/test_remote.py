@@ -252,7 +252,7 @@ def test_names_that_do_not_fit(store, data):
     about = json.loads((folder / "manifest.json").read_text())
     about["n_labels"] += 1
     (folder / "manifest.json").write_text(json.dumps(about))
-    with pytest.raises(ShardError, match=r"labels\.txt\?.*: has 90 names, but the data have 91"):
+    with pytest.raises(InputError, match=r"labels\.txt\?.*: has 90 names, but the data have 91"):
         ShardSet(store.uri("bucket/set"))
 
 
@@ -338,7 +338,7 @@ def test_commands_that_fail_do_so_in_one_line(store, data, capsys):
     write(store.root / "bucket" / "set", data)
     words = ("train", "--data", store.uri("bucket/set"), "--out", str(store.root / "model"), *TRAIN)
     assert "raw text is read from local files only" in failure(capsys, *words, "--text-column", "text")
-    assert "only local files are validated" in failure(capsys, "data", "validate", store.uri("bucket/set"))
+    assert "only local files can be validated" in failure(capsys, "data", "validate", store.uri("bucket/set"))
     assert "has no manifest.json" in failure(capsys, "train", "--data", store.uri("bucket/none"), *TRAIN)
     assert "cannot be opened" in failure(capsys, "train", "--data", "ftp://me:se%2Fcret@x/y", *TRAIN)
     store.refusal = "AccessDenied"

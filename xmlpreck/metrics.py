@@ -1,7 +1,7 @@
-"""Evaluation formulas, each named by its convention, with intervals and paired tests. docs/evaluation.md has them all.
+"""Compute evaluation metrics under a named convention, with intervals and paired tests (docs/evaluation.md).
 
 Every metric of rows is a ratio of two sums over rows. So one streaming pass adds up some columns, and a bootstrap adds
-up the same columns again, each row weighted by how often a resample has drawn it. All values are per cent.
+up the same columns with each row weighted by how often a resample has drawn it. All values are per cent.
 """
 
 import math
@@ -15,13 +15,13 @@ from scipy.sparse import csr_array
 from scipy.special import bdtr
 
 from xmlpreck.config import InputError
-from xmlpreck.data.formats import TopK
+from xmlpreck.data.dataset import TopK
 from xmlpreck.data.matrix import as_label_rows
 from xmlpreck.kernels import ranking
 from xmlpreck.kernels.arrays import run_team
 
 REPORTED_KS = (1, 3, 5)
-BIN_EDGES = (10, 100)  # tail: under 10 training rows, torso: under 100, head: the others
+BIN_EDGES = (10, 100)  # tail: under 10 training rows, torso: under 100, head: 100 or more
 N_RESAMPLES = 1000
 CONFIDENCE = 0.95
 PROPENSITY = (0.55, 1.5)  # A and B of most data sets
@@ -29,12 +29,12 @@ PROPENSITY = (0.55, 1.5)  # A and B of most data sets
 
 @dataclass(frozen=True)
 class Convention:
-    """What a tool does where definitions differ; rows without labels count and score 0 in all of them."""
+    """Choices of a tool where definitions differ; in all of them rows without labels count and score 0."""
 
     name: str
     text: str
-    precision: str = "P"  # the name of the precision that it reports: P is hits / k, RP is hits / min(k, labels)
-    full_ideal: bool = False  # PSnDCG divides by the discounts of k places, not of min(k, labels)
+    precision: str = "P"  # which precision it reports: P is hits / k, RP is hits / min(k, labels)
+    full_ideal: bool = False  # PSnDCG divides by the discounts of k ranks, not of min(k, labels)
     macro_to_largest: bool = False  # macro means over the ids up to the largest seen, not over all labels
     served: bool = False  # its abandonment is the share of rows with a hit, not without
 
@@ -45,15 +45,13 @@ CONVENTIONS = {
         Convention("repository", "the XML repository's Matlab script", full_ideal=True),
         Convention("pyxclib", "pyxclib's xc_metrics"),
         Convention("napkinxc", "napkinXC's metrics module", macro_to_largest=True, served=True),
-        Convention(
-            "rp", "LibMultiLabel and the EURLEX57K papers: RP@k in place of P@k", precision="RP", full_ideal=True
-        ),
+        Convention("rp", "LibMultiLabel and EURLEX57K papers: RP@k in place of P@k", precision="RP", full_ideal=True),
     )
 }
 
 
 class Estimate(NamedTuple):
-    """A value and its 95% interval, where one was made."""
+    """A value and its 95% interval, if one was computed."""
 
     value: float
     low: float | None = None
@@ -71,20 +69,26 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class BinScores:
-    """Labels with `least` to `most` training rows: their part of P@k (the parts add up to P@k) and their recall R@k."""
+    """Labels with min_rows to max_rows training rows: their part of P@k (parts add up to P@k) and their recall R@k."""
 
     name: str
-    least: int
-    most: int | None
+    min_rows: int
+    max_rows: int | None
     n_labels: int
     n_true: int
     values: dict[str, Estimate]
     draws: dict[str, np.ndarray] = field(repr=False)
 
+    def rows_text(self, dash: str) -> str:
+        """Format the range of training rows: 10-99, 0 or 100+."""
+        if self.max_rows is None:
+            return f"{self.min_rows}+"
+        return f"{self.min_rows}{dash}{self.max_rows}" if self.max_rows > self.min_rows else f"{self.min_rows}"
+
 
 @dataclass(frozen=True)
 class Scores:
-    """Every metric of some predictions; `draws` are its values under the resamples."""
+    """All metrics of some predictions; `draws` are the values under the resamples."""
 
     convention: str
     ks: tuple[int, ...]
@@ -92,39 +96,38 @@ class Scores:
     n_rows_without_labels: int
     values: dict[str, Estimate]
     bins: list[BinScores]
-    label_truth: np.ndarray = field(repr=False)  # (n_labels) rows that have the label
-    label_hits: np.ndarray = field(repr=False)  # (n_ks, n_labels) rows that have it among their first k, rightly
-    label_predicted: np.ndarray = field(repr=False)  # (n_ks, n_labels) rows that have it among their first k
+    label_truth: np.ndarray = field(repr=False)  # (n_labels) rows with the label
+    label_hits: np.ndarray = field(repr=False)  # (n_ks, n_labels) rows with a correct prediction in the top k
+    label_predicted: np.ndarray = field(repr=False)  # (n_ks, n_labels) rows with a prediction in the top k
     draws: dict[str, np.ndarray] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: values, intervals and bins."""
+        """Return values, intervals and bins for JSON."""
         return {
             "convention": self.convention,
             "n_rows": self.n_rows,
             "n_rows_without_labels": self.n_rows_without_labels,
-            **{name: estimate.value for name, estimate in self.values.items()},
-            "intervals": _intervals(self.values),
+            **_values(self.values),
             "bins": [
                 {
                     "name": part.name,
-                    "training_rows": [part.least, part.most],
+                    "training_rows": [part.min_rows, part.max_rows],
                     "n_labels": part.n_labels,
                     "n_true": part.n_true,
-                    **{name: estimate.value for name, estimate in part.values.items()},
-                    "intervals": _intervals(part.values),
+                    **_values(part.values),
                 }
                 for part in self.bins
             ],
         }
 
 
-def _intervals(values: dict[str, Estimate]) -> dict[str, list[float | None]]:
-    return {name: [e.low, e.high] for name, e in values.items() if e.low is not None}
+def _values(estimates: dict[str, Estimate]) -> dict[str, Any]:
+    intervals = {name: [e.low, e.high] for name, e in estimates.items() if e.low is not None}
+    return {name: estimate.value for name, estimate in estimates.items()} | {"intervals": intervals}
 
 
 def inverse_propensities(label_counts: np.ndarray, n_rows: int, a: float, b: float) -> np.ndarray:
-    """1 + C (N_l + b)^-a with C = (ln N - 1)(b + 1)^a, from N training rows, N_l of them with the label (Jain 2016)."""
+    """Return 1 + C (N_l + b)^-a, C = (ln N - 1)(b + 1)^a, for N training rows, N_l with the label (Jain 2016)."""
     if n_rows < 3:
         raise InputError(f"propensities need 3 training rows or more, but there are {n_rows}")
     c = (math.log(n_rows) - 1) * (b + 1) ** a
@@ -132,24 +135,25 @@ def inverse_propensities(label_counts: np.ndarray, n_rows: int, a: float, b: flo
 
 
 def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
-    """The ks in ascending order."""
+    """Sort the ks; refuse duplicates and values below 1."""
     if not ks or min(ks) < 1 or len(set(ks)) < len(ks):
-        raise InputError(f"k must be 1 or more, each once, but they are {list(ks)}")
+        raise InputError(f"ks must be different numbers from 1, but are {list(ks)}")
     return tuple(sorted(ks))
 
 
 def find_convention(name: str) -> Convention:
+    """Look up a convention by name."""
     if name not in CONVENTIONS:
-        raise InputError(f"no convention {name!r}: there are {', '.join(CONVENTIONS)}")
+        raise InputError(f"no convention {name!r}: choose one of {', '.join(CONVENTIONS)}")
     return CONVENTIONS[name]
 
 
 def _check_fit(top: TopK, labels: Any) -> csr_array:
-    """Return the true labels as CSR that the kernels may trust; predictions that do not fit them are refused."""
+    """Return the true labels as CSR that the kernels may trust; refuse predictions that do not match them."""
     labels = as_label_rows(labels)
     n_rows, n_labels = labels.shape
     if top.labels.ndim != 2 or top.labels.dtype.kind != "i":
-        raise InputError(f"predicted labels are a matrix of ids, but have {top.labels.shape} of {top.labels.dtype}")
+        raise InputError(f"predicted labels must be a matrix of ids, not {top.labels.shape} of {top.labels.dtype}")
     if len(top.labels) != n_rows:
         raise InputError(f"predictions have {len(top.labels)} rows, but the data has {n_rows}: not the same rows")
     if top.labels.size and not -1 <= top.labels.min() <= top.labels.max() < n_labels:
@@ -159,7 +163,7 @@ def _check_fit(top: TopK, labels: Any) -> csr_array:
 
 
 def hits(top: TopK, labels: csr_array) -> np.ndarray:
-    """Boolean (n_rows, k): is the label at this place relevant?"""
+    """Mark the predicted labels that are relevant: boolean (n_rows, k)."""
     labels = _check_fit(top, labels)
     out = np.zeros(top.labels.shape, bool)
     ranking.mark_hits(top.labels, labels.indptr, labels.indices, out)
@@ -167,20 +171,19 @@ def hits(top: TopK, labels: csr_array) -> np.ndarray:
 
 
 def precision_at_k(top: TopK, labels: csr_array, ks: Sequence[int] = REPORTED_KS) -> dict[str, float]:
-    """P@k = 1/n sum_i |top k of row i that are relevant| / k, for each k, of rows in memory."""
+    """Compute P@k = 1/n sum_i |relevant labels in the top k of row i| / k, for each k."""
     meter = Meter(labels.shape[1], ks, n_resamples=0)
-    width = top.labels.shape[1]
-    if max(ks) > width:
-        raise InputError(f"P@{max(ks)} needs {max(ks)} predicted labels a row, but there are {width}")
+    if max(ks) > (width := top.labels.shape[1]):
+        raise InputError(f"P@{max(ks)} needs {max(ks)} predicted labels per row, but there are {width}")
     meter.add(top, labels)
     return meter.precision()
 
 
 class Meter:
-    """Adds up predictions and true labels, block by block; the same bits for any blocks and any number of threads.
+    """Accumulates metrics block by block; the same bits for any blocks and any number of threads.
 
-    Without inverse propensities there are no PSP and PSnDCG, without label counts (rows of training with each label) no
-    bins. `drop_empty` leaves rows without labels out.
+    PSP and PSnDCG need inverse propensities; bins need label counts (training rows per label). `drop_empty` leaves out
+    rows without labels.
     """
 
     def __init__(
@@ -198,7 +201,7 @@ class Meter:
         n_threads: int = 1,
     ) -> None:
         self.n_labels, self.ks, self.convention = n_labels, check_ks(ks), find_convention(convention)
-        self.drop_empty, self.seed = drop_empty, np.uint64(seed)
+        self.drop_empty, self.seed, self.n_resamples = drop_empty, np.uint64(seed), n_resamples
         self.has_propensities = inverse_propensity is not None
         self.weights = np.ones(n_labels) if inverse_propensity is None else np.asarray(inverse_propensity, np.float64)
         if len(self.weights) != n_labels:
@@ -211,34 +214,22 @@ class Meter:
         self.totals = np.zeros(n_columns)
         self.by_label = np.zeros((2, n_ks, n_labels), np.int64)
         self.label_truth = np.zeros(n_labels, np.int64)
-        # Threads share the resamples out, in whole words of draws.
-        self.n_resamples = n_resamples
+        # The resamples are divided among threads, in whole words of draws.
         words = np.array_split(np.arange(-(-n_resamples // ranking.DRAWS_A_WORD)), n_threads)
         self.parts = [(int(w[0]), np.zeros((n_columns, w.size * ranking.DRAWS_A_WORD))) for w in words if w.size]
 
     def add(self, top: TopK, labels: csr_array) -> np.ndarray:
-        """Add the next rows; returns their statistics, a row of columns (kernels.ranking) each."""
+        """Add the next rows and return their statistics (n_rows, columns of kernels.ranking)."""
         labels = _check_fit(top, labels)
         if labels.shape[1] != self.n_labels:
-            raise InputError(f"the rows have {labels.shape[1]} labels, but {self.n_labels} were said")
+            raise InputError(f"the rows have {labels.shape[1]} labels, but {self.n_labels} were expected")
         stats = np.empty((len(top.labels), self.totals.size))
-        ranking.judge_rows(
-            top.labels,
-            labels.indptr,
-            labels.indices,
-            self.weights,
-            self.bin_of,
-            len(self.bins),
-            np.array(self.ks),
-            self.drop_empty,
-            self.convention.full_ideal,
-            stats,
-            self.totals,
-            self.by_label,
-        )
+        truth, bins = (labels.indptr, labels.indices), (self.bin_of, len(self.bins))
+        choices = (np.array(self.ks), self.drop_empty, self.convention.full_ideal)
+        ranking.judge_rows(top.labels, *truth, self.weights, *bins, *choices, stats, self.totals, self.by_label)
 
-        def resample(me: int) -> None:
-            first_word, sums = self.parts[me]
+        def resample(thread: int) -> None:
+            first_word, sums = self.parts[thread]
             ranking.add_resampled(stats, self.n_rows, self.seed, _POISSON, first_word, sums)
 
         if self.parts:
@@ -249,18 +240,20 @@ class Meter:
         return stats
 
     def row_scores(self, stats: np.ndarray) -> dict[str, np.ndarray]:
-        """P@k (or RP@k) and nDCG@k of each row, from what `add` has returned."""
+        """Return P@k (or RP@k) and nDCG@k of each row, from the statistics that `add` returned."""
         wanted = (self.convention.precision, "nDCG")
         return {name: row for name, row in self._by_row(stats.T).items() if name.partition("@")[0] in wanted}
 
     def precision(self) -> dict[str, float]:
-        """P@k alone."""
+        """Return P@k."""
         return {name: float(value[0]) for name, value in self._by_row(self.totals[:, None]).items() if name[:2] == "P@"}
 
     def result(self) -> Scores:
-        draws = [sums for _, sums in self.parts]
-        # Column 0 is what was observed, the others are the resamples.
-        sums = np.concatenate([self.totals[:, None], *draws], axis=1)[:, : 1 + self.n_resamples]
+        """Return all metrics of the rows so far."""
+        # Column 0 is the observed sum, the others are the resamples.
+        sums = np.concatenate([self.totals[:, None], *(part for _, part in self.parts)], axis=1)[
+            :, : 1 + self.n_resamples
+        ]
         rows = self._by_row(sums)
         label_hits, label_predicted = np.cumsum(self.by_label, axis=1)
         return Scores(
@@ -277,7 +270,7 @@ class Meter:
         )
 
     def _by_row(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        """The metrics that are ratios of sums over rows, for each column of `sums`."""
+        """Compute the metrics that are ratios of sums over rows, for each column of `sums`."""
         n_ks = len(self.ks)
         counted, true, reciprocal = sums[: ranking.PER_ROW]
         for_k = sums[ranking.PER_ROW :][: n_ks * ranking.PER_K].reshape(n_ks, ranking.PER_K, -1)
@@ -287,8 +280,8 @@ class Meter:
             for i, k in enumerate(self.ks):
                 values[f"{name}@{k}"] = _per_cent(above[i], below[i])
 
-        def column(place: int) -> np.ndarray:
-            return for_k[:, place]
+        def column(index: int) -> np.ndarray:
+            return for_k[:, index]
 
         everyone = [counted] * n_ks
         found, predicted = column(ranking.HITS), column(ranking.PREDICTED)
@@ -309,7 +302,7 @@ class Meter:
         return values
 
     def _by_label(self, label_hits: np.ndarray, label_predicted: np.ndarray) -> dict[str, Estimate]:
-        """The metrics that are means over labels. Rows drawn again lose labels, which biases them: no interval."""
+        """Compute the metrics that are means over labels; resamples lose labels and are biased, so no interval."""
         true = self.label_truth
         ratios = {
             "macroP": _per_cent(label_hits, label_predicted),
@@ -330,33 +323,29 @@ class Meter:
         n_ks, n_bins = len(self.ks), len(self.bins)
         of_bins = sums[ranking.PER_ROW + n_ks * ranking.PER_K :].reshape(1 + n_ks, n_bins, -1)
         scores = []
-        for place, (name, least, most) in enumerate(self.bins):
-            true = of_bins[0, place]
-            draws = {}
-            for i, k in enumerate(self.ks):
-                draws[f"P@{k}"] = _per_cent(of_bins[1 + i, place], k * sums[ranking.COUNTED])
-            for i, k in enumerate(self.ks):
-                draws[f"R@{k}"] = _per_cent(of_bins[1 + i, place], true)
-            n_labels = int(np.count_nonzero(self.bin_of == place))
-            if n_labels:
+        for index, (name, min_rows, max_rows) in enumerate(self.bins):
+            true, found = of_bins[0, index], of_bins[1:, index]
+            draws = {f"P@{k}": _per_cent(found[i], k * sums[ranking.COUNTED]) for i, k in enumerate(self.ks)}
+            draws |= {f"R@{k}": _per_cent(found[i], true) for i, k in enumerate(self.ks)}
+            if n_labels := int(np.count_nonzero(self.bin_of == index)):
                 resampled = {name: value[1:] for name, value in draws.items()}
-                scores.append(BinScores(name, least, most, n_labels, int(true[0]), _estimates(draws), resampled))
+                values = _estimates(draws)
+                scores.append(BinScores(name, min_rows, max_rows, n_labels, int(true[0]), values, resampled))
         return scores
 
 
 def _bins(
     n_labels: int, label_counts: np.ndarray | None, edges: Sequence[int]
 ) -> tuple[list[tuple[str, int, int | None]], np.ndarray]:
-    """(name, least, most) of each bin, frequent labels first, and the bin of each label."""
+    """Return (name, min_rows, max_rows) of each bin, frequent labels first, and the bin of each label."""
     if label_counts is None:
         return [("all", 0, None)], np.zeros(n_labels, np.int64)
     if len(label_counts) != n_labels:
-        raise InputError(f"training rows have {len(label_counts)} labels, but the predicted ones {n_labels}")
+        raise InputError(f"training rows have {len(label_counts)} labels, but the predicted rows have {n_labels}")
     if list(edges) != sorted(set(edges)) or not edges or edges[0] < 2:
         raise InputError(f"bins must be ascending numbers of training rows, 2 or more, but are {list(edges)}")
     floors = [0, 1, *edges]
-    bounds: list[tuple[int, int | None]] = [(low, high - 1) for low, high in pairwise(floors)]
-    bounds.append((floors[-1], None))
+    bounds: list[tuple[int, int | None]] = [*((a, b - 1) for a, b in pairwise(floors)), (floors[-1], None)]
     names = ["unseen", *(f"{low}-{high}" for low, high in bounds[1:-1]), f"{floors[-1]}+"]
     if len(edges) == 2:
         names = ["unseen", "tail", "torso", "head"]
@@ -366,44 +355,44 @@ def _bins(
 
 
 def _per_cent(above: Any, below: Any) -> np.ndarray:
-    """100 above / below; nothing of nothing is 0."""
+    """Return 100 above / below, with x/0 = 0."""
     above = 100.0 * np.asarray(above)
     return np.divide(above, below, out=np.zeros_like(above), where=np.asarray(below) > 0)
 
 
-def _estimates(draws: dict[str, np.ndarray]) -> dict[str, Estimate]:
-    """The observed values, and the middle 95% of the resampled ones around them."""
+def _interval(draws: np.ndarray) -> tuple[float, float]:
+    """Return the middle 95% of resampled values."""
     outside = (1 - CONFIDENCE) / 2
-    estimates = {}
-    for name, values in draws.items():
-        if len(values) == 1:
-            estimates[name] = Estimate(float(values[0]))
-        else:
-            low, high = np.quantile(values[1:], [outside, 1 - outside])
-            estimates[name] = Estimate(float(values[0]), float(low), float(high))
-    return estimates
+    low, high = np.quantile(draws, [outside, 1 - outside])
+    return float(low), float(high)
+
+
+def _estimates(draws: dict[str, np.ndarray]) -> dict[str, Estimate]:
+    """Return each observed value (the first) with the interval of the resampled ones."""
+    return {
+        name: Estimate(float(values[0]), *(_interval(values[1:]) if len(values) > 1 else ()))
+        for name, values in draws.items()
+    }
 
 
 def difference(first: float, second: float, first_draws: np.ndarray, second_draws: np.ndarray) -> Difference:
-    """Paired bootstrap: both were weighted with the same resamples of the same rows.
+    """Compare two values by a paired bootstrap: both have the same resamples of the same rows.
 
-    p = 2 min(#{d <= 0}, #{d >= 0}) / n over the n resampled differences d, counting the observed one among each.
+    p = 2 min(#{d <= 0}, #{d >= 0}) / n over the n resampled differences d, with the observed one counted in each.
     """
     drawn = second_draws - first_draws
-    outside = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [outside, 1 - outside])
     rarer = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
     p_value = min(1.0, 2 * (rarer + 1) / (len(drawn) + 1))
-    return Difference(second - first, float(low), float(high), p_value)
+    return Difference(second - first, *_interval(drawn), p_value)
 
 
 def sign_test(n_won: int, n_lost: int) -> float:
-    """Two-sided p-value that of the rows that differ as many are won as lost (exact binomial; ties are left out)."""
+    """Return the two-sided p-value of the sign test (exact binomial; ties are left out)."""
     return min(1.0, 2 * float(bdtr(min(n_won, n_lost), n_won + n_lost, 0.5)))
 
 
 def _poisson_table() -> np.ndarray:
-    """Poisson(1) by 16 random bits: place u holds how many steps of the distribution function are up to u / 2^16."""
+    """Tabulate Poisson(1) by 16 random bits u: the number of steps of its distribution function up to u / 2^16."""
     steps = accumulate(math.exp(-1) / math.factorial(n) for n in range(12))
     return np.searchsorted(np.round(np.fromiter(steps, float) * 2**16), np.arange(2**16), side="right").astype(float)
 

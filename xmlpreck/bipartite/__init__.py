@@ -1,4 +1,4 @@
-"""The paper's own setting: one linear scorer that ranks points, positives to the top; and what it is compared with."""
+"""Rank points with one linear scorer, as in the paper, and train its baselines."""
 
 from xmlpreck.bipartite.baselines import CuttingPlaneRanker, StructRanker, linear_baselines
 from xmlpreck.bipartite.ranker import LinearRanker, PrecAtKRanker, prec_at_kappa

@@ -1,16 +1,17 @@
-"""What the paper compares with: the struct surrogate, by cutting planes and by stochastic batches; and classifiers.
+"""Train the paper's baselines: the struct surrogate, by cutting planes and by stochastic batches; and classifiers.
 
 All rank points by one w. With n+ relevant points, k of `top_size`, and a candidate y^ of k ones,
 
     struct(w) = max_y^ { Delta(y,y^) + Σ (y^_i - y_i) <w, x_i> }          (surrogates.struct_surrogate)
 
 is convex, but not bounded below when k < n+: longer weights alone lower it. A constant feature would shift all
-scores alike, and with them struct by (k - n+) times the shift, whatever the other weights are: there is no intercept.
-For the same reason, coefficients that add up to k - n+, the learned ranking depends on where the features have their 0.
+scores, and struct by (k - n+) times the shift, whatever the other weights are: so there is no intercept. For the same
+reason, coefficients that add up to k - n+, the learned ranking depends on the origin of the features.
 """
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from xmlpreck.bipartite.ranker import SETTINGS, LinearRanker, OnStep, Step, SteppedRanker, top_size
+from xmlpreck.bipartite.ranker import SETTINGS, BatchRanker, LinearRanker, OnStep, Step, SteppedRanker, top_size
 from xmlpreck.config import STEP_DECAYS, require
 
 Vector = npt.NDArray[np.float64]
@@ -29,24 +30,25 @@ Relevance = npt.NDArray[np.bool_]
 METHODS = ("sgd", "1pmb")
 RIDGE = 1e-13  # of the largest diagonal element: makes the dual of linearly dependent cuts strictly concave
 PRECISION = 1e-10  # of a multiplier, in units of the loss
-IDLE_ITERATIONS = 20  # a cut without weight for so long is dropped
+IDLE_ITERATIONS = 20  # drop a cut that had no weight for this many iterations
 
 
 def most_violated(scores: Vector, relevant: Relevance, k: int) -> tuple[float, Vector]:
-    """(Delta, y^ - y) of the candidate that attains struct = Delta + Σ (y^_i - y_i) s_i, in O(n).
+    """Return (Delta, y^ - y) of the candidate that attains struct = Delta + Σ (y^_i - y_i) s_i, in O(n).
 
-    Each item adds s_i + (1 - y_i) on its own, so y^ holds the k largest of these; of equal ones relevant items come
-    first (the largest k'), then lower indices. y^ - y is a subgradient by the scores.
+    Each item adds s_i + (1 - y_i) on its own, so y^ holds the k largest of these; ties go to relevant items
+    (the largest k'), then to lower indices. y^ - y is a subgradient by the scores.
     """
     gains = scores + ~relevant
-    least = np.partition(gains, len(gains) - k)[len(gains) - k]
-    chosen = gains > least
-    tied = np.flatnonzero(gains == least)
+    lowest = np.partition(gains, len(gains) - k)[len(gains) - k]
+    chosen = gains > lowest
+    tied = np.flatnonzero(gains == lowest)
     tied = tied[np.argsort(~relevant[tied], kind="stable")]
     chosen[tied[: k - np.count_nonzero(chosen)]] = True
     return float(np.count_nonzero(chosen & ~relevant)), chosen.astype(np.float64) - relevant
 
 
+@dataclass(eq=False, repr=False)
 class CuttingPlaneRanker(SteppedRanker):
     """Joachims' SVM for multivariate measures (ICML 2005): precision at k, all points as one ranking, one slack.
 
@@ -62,26 +64,16 @@ class CuttingPlaneRanker(SteppedRanker):
     history_ has for each iteration (`pass`): `seconds`, `objective` = P, `dual`, `gap`, `surrogate` = R.
     """
 
-    def __init__(
-        self,
-        kappa: float = 0.25,
-        k: int | None = None,
-        C: float = 1.0,
-        epsilon: float = 1e-3,
-        max_iter: int = 2000,
-        nonnegative: bool = False,
-        time_limit: float | None = None,
-    ) -> None:
-        self.kappa = kappa
-        self.k = k
-        self.C = C
-        self.epsilon = epsilon
-        self.max_iter = max_iter
-        self.nonnegative = nonnegative
-        self.time_limit = time_limit
+    kappa: float = 0.25
+    k: int | None = None
+    C: float = 1.0
+    epsilon: float = 1e-3
+    max_iter: int = 2000
+    nonnegative: bool = False
+    time_limit: float | None = None
 
     def fit(self, X: Any, y: Any, on_step: OnStep | None = None) -> Self:
-        """Train anew. on_step(seconds of training, best w so far) after every iteration."""
+        """Train from zero; call on_step(seconds, best w so far) after every iteration."""
         self._check_settings()
         for name, alike in {"C": "eta", "epsilon": "eta", "max_iter": "passes"}.items():
             is_right, rule = SETTINGS[alike]
@@ -90,10 +82,10 @@ class CuttingPlaneRanker(SteppedRanker):
         return self._follow(self._cut(rows, relevant), on_step)
 
     def _cut(self, rows: Any, relevant: Relevance) -> Iterator[Step]:
-        """One iteration: the w of the dual, its primal, the cut at w. Yields the w of the lowest primal so far."""
+        """Iterate: w of the dual, its primal, the cut at w; yield the w of the lowest primal so far."""
         k = top_size(int(relevant.sum()), self.kappa, self.k)
         cuts = Cuts(rows.shape[1], self.C)
-        # The first cut is that at w = 0, which ranks nothing and is never the model, however good its primal is.
+        # The first cut is at w = 0, which ranks nothing and is never the model, however good its primal is.
         _, loss, direction = cut_at(np.zeros(rows.shape[1]), rows, relevant, k)
         primal = math.inf
         for iteration in range(1, self.max_iter + 1):
@@ -104,7 +96,7 @@ class CuttingPlaneRanker(SteppedRanker):
             if self.nonnegative and risk < 0:
                 risk, loss, direction = 0.0, 0.0, np.zeros_like(w)
             value = float(w @ w / 2 + self.C * risk)
-            if not value >= primal:  # a nan is taken too, and told
+            if not value >= primal:  # accepts nan too, which is refused later
                 primal, surrogate, best = value, risk, w
             gap = primal - dual
             yield best, {"pass": iteration, "objective": primal, "dual": dual, "gap": gap, "surrogate": surrogate}
@@ -113,14 +105,14 @@ class CuttingPlaneRanker(SteppedRanker):
 
 
 def cut_at(w: Vector, rows: Any, relevant: Relevance, k: int) -> tuple[float, float, Vector]:
-    """(struct/k, loss, direction) of the candidate most violated at w: struct/k = loss + <w, direction>."""
+    """Return (struct/k, loss, direction) of the candidate most violated at w: struct/k = loss + <w, direction>."""
     n_wrong, changes = most_violated(rows @ w, relevant, k)
     direction = rows.T @ changes / k
     return float(n_wrong / k + w @ direction), n_wrong / k, direction
 
 
 class Cuts:
-    """The cuts so far, and the alpha of their best mixture; alpha stays feasible, so the dual never falls."""
+    """The cuts so far, and the alpha of their best mixture; alpha stays feasible, so the dual never decreases."""
 
     def __init__(self, n_features: int, C: float) -> None:
         self.C = C
@@ -136,7 +128,7 @@ class Cuts:
         self.alpha = np.append(self.alpha, 0.0 if len(self.alpha) else self.C)
 
     def solve(self) -> tuple[float, Vector]:
-        """The largest dual and its w."""
+        """Return the largest dual and its w."""
         self.alpha = best_mixture(self.gram, self.losses, self.alpha)
         w = -self.alpha @ self.directions
         return float(self.alpha @ self.losses - w @ w / 2), w
@@ -156,7 +148,7 @@ def best_mixture(gram: Vector, losses: Vector, start: Vector) -> Vector:
     others that gains most, until none gains more. Every move raises the value, so no set of cuts comes twice.
     """
     alpha, used = start.copy(), np.flatnonzero(start)
-    for _ in range(50 * len(start)):  # a few moves a cut are usual; rounding could make dependent cuts go round
+    for _ in range(50 * len(start)):  # usually a few per cut; rounding could make dependent cuts cycle
         here, goal = alpha[used], _best_on(used, gram, losses, alpha)
         leaves = goal < 0
         if leaves.any():
@@ -176,9 +168,9 @@ def best_mixture(gram: Vector, losses: Vector, start: Vector) -> Vector:
 
 
 def _best_on(used: npt.NDArray[np.intp], gram: Vector, losses: Vector, alpha: Vector) -> Vector:
-    """The optimal alpha of these cuts, of either sign, with the sum that they have.
+    """Return the optimal alpha of these cuts, of either sign, with their present sum.
 
-    r, the cut of the largest alpha, takes what the others leave. They move by t with H t = gain - gain_r, where
+    r, the cut of the largest alpha, takes the remainder. They move by t with H t = gain - gain_r, where
     H_ij = <direction_i - direction_r, direction_j - direction_r>.
     """
     r = used[np.argmax(alpha[used])]
@@ -193,44 +185,22 @@ def _best_on(used: npt.NDArray[np.intp], gram: Vector, losses: Vector, alpha: Ve
     return goal[used]
 
 
-class StructRanker(SteppedRanker):
-    """Stochastic subgradients of struct: a batch is one ranking, as in PrecAtKRanker, whose settings these are.
+@dataclass(eq=False, repr=False)
+class StructRanker(BatchRanker):
+    """Train by stochastic subgradients of struct: a batch is one ranking, as in PrecAtKRanker, with the same settings.
 
-        w <- w - eta_t Σ (y^_i - y_i) x_i,   then back into the ball of `radius`, if that is not 0
+        w <- w - eta_t Σ (y^_i - y_i) x_i,   then projected into the ball of `radius`, if that is not 0
 
     "1pmb" is the one-pass method with mini-batches of Kar, Narasimhan and Jain (NIPS 2014): one pass, eta / sqrt(t),
     the mean of the weights after every batch; `passes`, `decay` and `average` are for "sgd" only. Without a ball the
     weights grow with every step. A batch without positive or without negative points makes none, and is `skipped`.
     """
 
-    def __init__(
-        self,
-        method: str = "sgd",
-        kappa: float = 0.25,
-        k: int | None = None,
-        batch_points: int = 500,
-        passes: int = 25,
-        eta: float = 0.1,
-        decay: str = "sqrt",
-        radius: float = 1.0,
-        average: bool = True,
-        seed: int = 0,
-        time_limit: float | None = None,
-    ) -> None:
-        self.method = method
-        self.kappa = kappa
-        self.k = k
-        self.batch_points = batch_points
-        self.passes = passes
-        self.eta = eta
-        self.decay = decay
-        self.radius = radius
-        self.average = average
-        self.seed = seed
-        self.time_limit = time_limit
+    method: str = "sgd"
+    radius: float = field(default=1.0, kw_only=True)
 
     def fit(self, X: Any, y: Any, on_step: OnStep | None = None) -> Self:
-        """Train anew. on_step(seconds of training, weights) after batches 1, 2, 4, 8, ... and after every pass."""
+        """Train from zero; call on_step(seconds, weights) after batches 1, 2, 4, 8, ... and after every pass."""
         self._check_settings()
         require(self.method in METHODS, "method", self.method, "one of " + ", ".join(METHODS))
         rows, relevant = self._read_points(X, y)
@@ -238,7 +208,7 @@ class StructRanker(SteppedRanker):
         return self._follow(self._train(rows, relevant, passes, STEP_DECAYS[decay], average), on_step)
 
     def _train(self, rows: Any, relevant: Relevance, passes: int, decay: float, average: bool) -> Iterator[Step]:
-        """The weights after batches 1, 2, 4, 8, ... of all and after the last of a pass."""
+        """Yield the weights after batches 1, 2, 4, 8, ... and after the last of each pass."""
         n_rows, n_features = rows.shape
         w, w_sum, t = np.zeros(n_features), np.zeros(n_features), 0
         for number in range(1, passes + 1):
@@ -261,17 +231,17 @@ class StructRanker(SteppedRanker):
 
 def _into_ball(w: Vector, radius: float) -> Vector:
     length = float(np.linalg.norm(w))
-    # A length that overflows must not end as w = 0: such a w stays, and is told.
+    # A length that overflows must not end as w = 0: such a w is kept, and refused later.
     return w * (radius / length) if 0 < radius < length < math.inf else w
 
 
+@dataclass(eq=False, repr=False)
 class ClassifierRanker(LinearRanker):
-    """A linear classifier of scikit-learn as a ranker by its scores; on_step is called once, at the end."""
+    """Rank by the scores of a linear classifier of scikit-learn; on_step is called once, at the end."""
 
-    def __init__(self, classifier: Any, kappa: float = 0.25, k: int | None = None) -> None:
-        self.classifier = classifier
-        self.kappa = kappa
-        self.k = k
+    classifier: Any
+    kappa: float = 0.25
+    k: int | None = None
 
     def fit(self, X: Any, y: Any, on_step: OnStep | None = None) -> Self:
         self._check_settings()
@@ -287,7 +257,7 @@ class ClassifierRanker(LinearRanker):
 
 
 def linear_baselines(kappa: float = 0.25, seed: int = 0) -> dict[str, ClassifierRanker]:
-    """Classifiers that know nothing of the top: logistic regression and the linear SVM, as scikit-learn sets them."""
+    """Return classifiers that ignore the top: logistic regression and linear SVM with scikit-learn's defaults."""
     return {
         "logistic": ClassifierRanker(LogisticRegression(max_iter=1000, random_state=seed), kappa),
         "svm": ClassifierRanker(LinearSVC(random_state=seed), kappa),

@@ -1,4 +1,4 @@
-"""One linear scorer for the points at the top: the bipartite setting of Kar, Narasimhan and Jain (ICML 2015).
+"""Rank points with one linear scorer: the bipartite setting of Kar, Narasimhan and Jain (ICML 2015).
 
 A batch of points is one ranking. Its positives are the relevant items, n+ of them, and k = max(1, round(kappa n+)).
 """
@@ -6,6 +6,7 @@ A batch of points is one ranking. Its positives are the relevant items, n+ of th
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
@@ -23,11 +24,11 @@ from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Work, new_work
 
 OnStep = Callable[[float, np.ndarray], None]
-Step = tuple[np.ndarray, dict[str, Any]]  # the model as it is now, and what the history says of it
+Step = tuple[np.ndarray, dict[str, Any]]  # the weights so far, and their entry of the history
 
 
 class Points(NamedTuple):
-    """Sparse rows (CSR), and which of them are positive."""
+    """Points as CSR, and which of them are positive."""
 
     offsets: np.ndarray  # (n_rows + 1) int64
     features: np.ndarray  # int32
@@ -36,7 +37,7 @@ class Points(NamedTuple):
 
 
 class StepSettings(NamedTuple):
-    """eta_t = eta / t^decay, t = number of the batch; radius 0 = no projection."""
+    """Step size eta_t = eta / t^decay, t = number of the batch; radius 0 = no projection."""
 
     rule: int
     eta: float
@@ -45,22 +46,22 @@ class StepSettings(NamedTuple):
 
 
 class PointLearner(NamedTuple):
-    """What training changes."""
+    """Mutable state of training."""
 
     weights: np.ndarray  # (n_features) float64
-    sums: np.ndarray  # of the weights after every batch
+    sums: np.ndarray  # sum of the weights after every batch
     clock: np.ndarray  # float64: batches done
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+def _is_whole(value: object, minimum: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= minimum
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-# What a setting may be, for every ranker that has one of this name.
+# Check and description of each setting, for all rankers that have it.
 SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "algo": (lambda value: value in ALGORITHMS, "one of " + ", ".join(ALGORITHMS)),
     "kappa": (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
@@ -77,7 +78,7 @@ SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def read_relevance(y: Any) -> np.ndarray:
-    """Which points are positive, of a y that is 0 and 1, or -1 and 1."""
+    """Convert y of 0 and 1, or of -1 and 1, to booleans: True = positive."""
     y = column_or_1d(y)
     if y.dtype.kind not in "biuf":
         raise InputError(f"y must be 0 and 1, or -1 and 1, but has type {y.dtype}")
@@ -89,14 +90,14 @@ def read_relevance(y: Any) -> np.ndarray:
 
 
 def top_size(n_pos: int, kappa: float, k: int | None = None) -> int:
-    """The k of a ranking with n+ positives: max(1, round(kappa n+)), or min(k, n+) if k is given; 0 if n+ is."""
+    """Return k for n+ positives: max(1, round(kappa n+)), or min(k, n+) if k is given; 0 if n+ = 0."""
     if n_pos == 0:
         return 0
     return kappa_to_k(n_pos, kappa) if k is None else min(k, n_pos)
 
 
 def precision_at_top(scores: Any, y: Any, kappa: float, k: int | None = None) -> float:
-    """The share of positives among the best `top_size` points: higher score first, then the lower index."""
+    """Return the share of positives among the best `top_size` points; ties go to the lower index."""
     relevance = read_relevance(y)
     k = top_size(int(relevance.sum()), kappa, k)
     if k == 0:
@@ -105,13 +106,13 @@ def precision_at_top(scores: Any, y: Any, kappa: float, k: int | None = None) ->
 
 
 def prec_at_kappa(scores: Any, y: Any, kappa: float) -> float:
-    """Precision, 0..1, among the max(1, round(kappa n+)) best points: 1 - surrogates.prec_at_kappa, which is a loss."""
+    """Return the precision (0 to 1) of the max(1, round(kappa n+)) best points: 1 - surrogates.prec_at_kappa."""
     require(SETTINGS["kappa"][0](kappa), "kappa", kappa, SETTINGS["kappa"][1])
     return precision_at_top(scores, y, kappa)
 
 
 class LinearRanker(BaseEstimator):
-    """What all rankers share: settings are checked, points read, scores are X coef_ + intercept_."""
+    """Base of all rankers: checks settings, reads points, scores X coef_ + intercept_."""
 
     kappa: float
     k: int | None
@@ -119,12 +120,12 @@ class LinearRanker(BaseEstimator):
     intercept_: float
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The score of every point."""
+        """Return the score of every point."""
         check_is_fitted(self, "coef_")
         return np.asarray(self._read_rows(X) @ self.coef_ + self.intercept_)
 
     def score(self, X: Any, y: Any) -> float:
-        """Precision among the best points: prec@kappa, or that of min(k, n+) points if k is set."""
+        """Return the precision of the best points: prec@kappa, or of min(k, n+) points if k is set."""
         return precision_at_top(self.decision_function(X), y, self.kappa, self.k)
 
     def _check_settings(self) -> None:
@@ -134,13 +135,13 @@ class LinearRanker(BaseEstimator):
                 require(is_right(value), name, value, rule)
 
     def _read_rows(self, X: Any, reset: bool = False) -> Any:
-        """X as float64, dense or CSR."""
+        """Convert X to float64, dense or CSR."""
         if issparse(X):
             check_structure(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=reset)
 
     def _read_points(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-        """X of a new model, and which of its points are positive; both kinds must be there."""
+        """Read X and y of a new model; refuse y without positive or without negative points."""
         rows = self._read_rows(X, reset=True)
         relevance = read_relevance(y)
         check_consistent_length(rows, relevance)
@@ -152,12 +153,12 @@ class LinearRanker(BaseEstimator):
 
 
 class SteppedRanker(LinearRanker):
-    """A ranker that is trained in steps, whose seconds are counted and whose weights are shown one by one."""
+    """Base of rankers that are trained in steps, with timing, a time limit and a callback."""
 
     time_limit: float | None
 
     def _follow(self, steps: Iterator[Step], on_step: OnStep | None) -> Self:
-        """Take steps to their end or to the time limit; only they are timed. The last weights are the model."""
+        """Run steps to their end or to the time limit, timing only them; the last weights are the model."""
         self.intercept_ = 0.0
         self.history_: list[dict[str, Any]] = []
         seconds, since = 0.0, time.perf_counter()
@@ -165,7 +166,7 @@ class SteppedRanker(LinearRanker):
             seconds += time.perf_counter() - since
             if not (np.isfinite(w).all() and all(map(math.isfinite, facts.values()))):
                 raise InputError(
-                    f"scores are no longer finite in pass {facts['pass']}: scale the features of X, to [0, 1] say"
+                    f"scores are not finite in pass {facts['pass']}: scale the features of X, e.g. to [0, 1]"
                 )
             self.coef_ = w
             self.history_[facts["pass"] - 1 :] = [facts | {"seconds": seconds}]
@@ -178,73 +179,66 @@ class SteppedRanker(LinearRanker):
         return self
 
 
-class PrecAtKRanker(SteppedRanker):
-    """Linear ranking of points by mini-batches, for precision at the top: Algorithms 1 to 4 of the paper.
+@dataclass(eq=False, repr=False, kw_only=True)
+class BatchRanker(SteppedRanker):
+    """Settings of rankers that are trained by mini-batches."""
+
+    kappa: float = 0.25
+    k: int | None = None
+    batch_points: int = 500
+    passes: int = 25
+    eta: float = 0.1
+    decay: str = "sqrt"
+    radius: float = 0.0
+    average: bool = True
+    seed: int = 0
+    time_limit: float | None = None
+
+
+@dataclass(eq=False, repr=False)
+class PrecAtKRanker(BatchRanker):
+    """Train a linear ranking of points by mini-batches for precision at the top: Algorithms 1 to 4 of the paper.
 
     Parameters
     ----------
     algo : {"sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max"}
-        Rule of the update.
+        Update rule.
     kappa : float
         A batch with n+ positives is ranked for its best k = max(1, round(kappa n+)) points.
     k : int or None
-        The same number for every batch, in place of kappa; a batch with fewer positives takes as many.
+        The same k for every batch, in place of kappa; at most the number of positives of the batch.
     batch_points : int
-        Points of a batch; the last one of a pass may have fewer.
+        Points per batch; the last batch of a pass may have fewer.
     passes : int
-        Passes over the points, each in an order of its own.
+        Passes over the points, each in a new order.
     eta : float
-        Length of a step (sgd only: a perceptron's ranking does not depend on it).
+        Step size (sgd only: a perceptron's ranking does not depend on it).
     decay : {"sqrt", "constant"}
-        The t-th batch takes a step of eta / sqrt(t), or of eta (sgd only).
+        Step size of the t-th batch: eta / sqrt(t), or eta (sgd only).
     radius : float
-        Keep the norm of the weights within this; 0 = free.
+        Maximum norm of the weights; 0 = no limit.
     average : bool
-        Return the mean of the weights after every batch, not the last ones.
+        Return the mean of the weights after every batch instead of the last weights.
     seed : int
         Order of the points in pass p is default_rng([seed, p]).permutation; the same seed and data give the same bits.
     time_limit : float or None
-        Stop at the first step after so many seconds of training.
+        Stop at the first step after this many seconds of training.
 
     Attributes
     ----------
     coef_, intercept_ : ndarray of shape (n_features,), float
-        Score = X coef_. The intercept is 0: the coefficients of every step add up to 0, so none is ever learned.
+        Score = X coef_. The intercept is 0: the coefficients of every step add up to 0.
     history_ : list of dict
-        For each pass: `seconds` of training so far, `batches`, those `skipped` because they have no positive point,
-        those that `updated` the weights; `surrogate` and `mistakes`, means over the batches that were not skipped.
+        For each pass: `seconds` of training so far, number of `batches`, number `skipped` without positive points,
+        number that `updated` the weights; means of `surrogate` and `mistakes` over the batches not skipped.
     n_iter_ : int
-        Passes, a last one that was cut short included.
+        Number of passes, including an incomplete last one.
     """
 
-    def __init__(
-        self,
-        algo: str = "sgd-avg",
-        kappa: float = 0.25,
-        k: int | None = None,
-        batch_points: int = 500,
-        passes: int = 25,
-        eta: float = 0.1,
-        decay: str = "sqrt",
-        radius: float = 0.0,
-        average: bool = True,
-        seed: int = 0,
-        time_limit: float | None = None,
-    ) -> None:
-        self.algo = algo
-        self.kappa = kappa
-        self.k = k
-        self.batch_points = batch_points
-        self.passes = passes
-        self.eta = eta
-        self.decay = decay
-        self.radius = radius
-        self.average = average
-        self.seed = seed
-        self.time_limit = time_limit
+    algo: str = "sgd-avg"
 
     def fit(self, X: Any, y: Any, on_step: OnStep | None = None) -> Self:
-        """Train anew. on_step(seconds of training, weights) after batches 1, 2, 4, 8, ... and after every pass."""
+        """Train from zero; call on_step(seconds, weights) after batches 1, 2, 4, 8, ... and after every pass."""
         self._check_settings()
         rows, relevance = self._read_points(X, y)
         rows = csr_array(rows)
@@ -253,7 +247,7 @@ class PrecAtKRanker(SteppedRanker):
         size = min(self.batch_points, len(relevance))
         work = new_work(size, size, size, np.float64)
         settings, none = self._step_settings(), np.zeros(0, np.int64)
-        linear.train_points(points, none, none, size, settings, learner, work)  # compiled before the time is taken
+        linear.train_points(points, none, none, size, settings, learner, work)  # compile before timing
         return self._follow(self._train(points, size, settings, learner, work), on_step)
 
     def _step_settings(self) -> StepSettings:
@@ -268,7 +262,7 @@ class PrecAtKRanker(SteppedRanker):
     def _train(
         self, points: Points, size: int, settings: StepSettings, learner: PointLearner, work: Work
     ) -> Iterator[Step]:
-        """The weights, and facts about the pass, after batches 1, 2, 4, 8, ... of all and after its last."""
+        """Yield the weights and the history entry after batches 1, 2, 4, 8, ... and after the last of each pass."""
         n_rows = len(points.relevance)
         largest = np.abs(points.values).max(initial=0)
         n_done = 0
@@ -283,7 +277,7 @@ class PrecAtKRanker(SteppedRanker):
                 n_ranked = int(np.count_nonzero(ks[:last]))
                 weights = learner.sums / learner.clock[0] if self.average else learner.weights.copy()
                 with np.errstate(over="ignore"):
-                    highest_score = largest * np.abs(weights).sum()  # the rule's comparisons would hide an overflow
+                    highest_score = largest * np.abs(weights).sum()  # the kernel's comparisons would hide an overflow
                 yield (
                     weights * (1.0 if np.isfinite(highest_score) else np.nan),
                     {
@@ -299,6 +293,6 @@ class PrecAtKRanker(SteppedRanker):
 
 
 def _stops(n_done: int, n_batches: int) -> list[int]:
-    """0, n_batches, and in between where the count of all batches is a power of two."""
+    """Return 0, n_batches, and the stops between where the count of all batches is a power of two."""
     powers = (2**i - n_done for i in range((n_done + n_batches).bit_length()))
     return [0, *(stop for stop in powers if 0 < stop < n_batches), n_batches]

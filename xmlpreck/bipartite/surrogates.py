@@ -1,4 +1,4 @@
-"""Precision at the top of one bipartite ranking: the loss, its surrogates and its margins, in float64.
+"""Compute precision at the top of one bipartite ranking: the loss, its surrogates and its margins, in float64.
 
 n items carry scores s and relevance y; n+ of them are relevant, and 1 <= k <= n+. Always
 
@@ -6,7 +6,7 @@ n items carry scores s and relevance y; n+ of them are relevant, and 1 <= k <= n
                       ^            ^            ^
                 weak margin    k margin    strong margin
 
-where a surrogate is 0 exactly when the margin under it is at least 1. `struct` (Joachims) stands apart: it
+where a surrogate is 0 exactly when the margin under it is at least 1. `struct` (Joachims) is separate: it
 equals avg at k = n+ and bounds nothing when k < n+. The source is section 3 of Kar, Narasimhan and Jain,
 "Surrogate Functions for Maximizing Precision at the Top", ICML 2015.
 
@@ -26,9 +26,9 @@ Surrogate = Callable[[npt.ArrayLike, npt.ArrayLike, int], float]
 
 
 def prec_at_k(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> int:
-    """Mistakes: the irrelevant items among the k highest scores, 0..k (eq. preck-def).
+    """Count the irrelevant items among the k highest scores, 0..k (eq. preck-def).
 
-    prec@k(s) = Σ_{i<=k} (1 - y_i), items numbered by falling score, of equal ones the lower index first.
+    prec@k(s) = Σ_{i<=k} (1 - y_i), items numbered by descending score, ties by ascending index.
     """
     s, y = _check(scores, relevance, k)
     top = np.argsort(-s, kind="stable")[:k]
@@ -36,7 +36,7 @@ def prec_at_k(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> int:
 
 
 def struct_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """Joachims' surrogate: convex, but below prec@k at times when k < n+ (appendix, "Structural SVM").
+    """Compute Joachims' surrogate: convex, but may be below prec@k if k < n+ (appendix, "Structural SVM").
 
     max_y^ { Δ(y,y^) + Σ (y^_i - y_i) s_i }  =  max_k' { (k-k') + Σ_{i<=k-k'} s-_i - Σ_{i>k'} s+_i }
     """
@@ -44,7 +44,7 @@ def struct_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) ->
 
 
 def ramp_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """The tightest of the three upper bounds, and not convex (eq. ramp_surr).
+    """Compute the tightest of the three upper bounds, which is not convex (eq. ramp_surr).
 
     max_y^ { Δ(y,y^) + Σ y^_i s_i } - Σ_{i<=k} s+_i
       =  max_k' { (k-k') + Σ_{i<=k-k'} s-_i - Σ_{k'<i<=k} s+_i }
@@ -53,7 +53,7 @@ def ramp_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> f
 
 
 def avg_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """The tighter convex upper bound: false negatives count by their mean (eq. avg_surr).
+    """Compute the tighter convex upper bound: false negatives count by their mean (eq. avg_surr).
 
     max_y^ { Δ(y,y^) + Σ (y^_i - y_i) s_i + (n+ - k)/(n+ - K(y,y^)) Σ (1 - y^_i) y_i s_i }
       =  max_k' { (k-k') + Σ_{i<=k-k'} s-_i - (k-k')/(n+ - k') Σ_{i>k'} s+_i },  the last term 0 at k' = k
@@ -66,7 +66,7 @@ def avg_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> fl
 
 
 def max_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """The looser convex upper bound: the lowest relevant items count (eq. max_surr).
+    """Compute the looser convex upper bound: the lowest relevant items count (eq. max_surr).
 
     max_y^ { Δ(y,y^) + Σ (y^_i - y_i) s_i + the n+ - k best relevant scores outside y^ }
       =  max_k' { (k-k') + Σ_{i<=k-k'} s-_i - Σ_{i>n+-(k-k')} s+_i }
@@ -75,31 +75,31 @@ def max_surrogate(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> fl
 
 
 def weak_margin(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """The largest weak (k,gamma)-margin (def. weak-k-margin): s+_k - s-_1; +inf if all items are relevant."""
+    """Compute the largest weak (k,gamma)-margin (def. weak-k-margin): s+_k - s-_1; +inf if all items are relevant."""
     relevant, irrelevant = _split(scores, relevance, k)
     return _above_best(irrelevant, relevant[k - 1])
 
 
 def k_margin(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """The largest (k,gamma)-margin (def. k-margin): mean(s+_k .. s+_n+) - s-_1; +inf if all are relevant.
+    """Compute the largest (k,gamma)-margin (def. k-margin): mean(s+_k .. s+_n+) - s-_1; +inf if all are relevant.
 
-    The definition asks it of every n+-k+1 relevant items; the lowest ones decide.
+    The definition requires it of every n+-k+1 relevant items; the lowest ones decide.
     """
     relevant, irrelevant = _split(scores, relevance, k)
     return _above_best(irrelevant, relevant[k - 1 :].mean())
 
 
 def strong_margin(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> float:
-    """The largest strong gamma-margin (def. strong-k-margin): s+_n+ - s-_1; +inf if all items are relevant.
+    """Compute the largest strong gamma-margin (def. strong-k-margin): s+_n+ - s-_1; +inf if all are relevant.
 
-    It is the same for every k, which is taken (and checked) so that all margins are called alike.
+    It does not depend on k, which is only checked, so that all margins have the same signature.
     """
     relevant, irrelevant = _split(scores, relevance, k)
     return _above_best(irrelevant, relevant[-1])
 
 
 def kappa_to_k(n_relevant: int, kappa: float) -> int:
-    """The k of prec@κ: max(1, round(κ n+)), 0 < κ <= 1; a half goes to the even number, as Python rounds."""
+    """Return the k of prec@κ: max(1, round(κ n+)), 0 < κ <= 1; halves round to even, as in Python."""
     if n_relevant < 1:
         raise ValueError(f"n_relevant must be at least 1, but is {n_relevant}")
     if not 0 < kappa <= 1:
@@ -108,12 +108,12 @@ def kappa_to_k(n_relevant: int, kappa: float) -> int:
 
 
 def prec_at_kappa(scores: npt.ArrayLike, relevance: npt.ArrayLike, kappa: float) -> float:
-    """prec@κ(s) = prec@k(s) / k with k = kappa_to_k(n+, κ): the share of mistakes, 0..1."""
+    """Compute prec@κ(s) = prec@k(s) / k with k = kappa_to_k(n+, κ): the share of mistakes, 0..1."""
     return surrogate_at_kappa(prec_at_k, scores, relevance, kappa)
 
 
 def surrogate_at_kappa(surrogate: Surrogate, scores: npt.ArrayLike, relevance: npt.ArrayLike, kappa: float) -> float:
-    """surrogate(s) / k with k = kappa_to_k(n+, κ): bounds prec@κ where the surrogate bounds prec@k."""
+    """Compute surrogate(s) / k with k = kappa_to_k(n+, κ), which bounds prec@κ if the surrogate bounds prec@k."""
     k = kappa_to_k(int(np.count_nonzero(relevance)), kappa)
     return surrogate(scores, relevance, k) / k
 
@@ -124,27 +124,29 @@ def _maximise(
     k: int,
     relevant_part: Callable[[Vector, int], float],
 ) -> float:
-    """max_k' { (k-k') + Σ_{i<=k-k'} s-_i - relevant_part(s+, k') } over the feasible k'."""
+    """Compute max_k' { (k-k') + Σ_{i<=k-k'} s-_i - relevant_part(s+, k') } over the feasible k'."""
     relevant, irrelevant = _split(scores, relevance, k)
-    fewest = max(0, k - len(irrelevant))
+    min_kept = max(0, k - len(irrelevant))
     return float(
-        max((k - kept) + irrelevant[: k - kept].sum() - relevant_part(relevant, kept) for kept in range(fewest, k + 1))
+        max(
+            (k - kept) + irrelevant[: k - kept].sum() - relevant_part(relevant, kept) for kept in range(min_kept, k + 1)
+        )
     )
 
 
 def _above_best(irrelevant: Vector, score: float) -> float:
-    """How far a score stands above the best irrelevant one."""
+    """Return the distance of a score above the best irrelevant one."""
     return float(score - irrelevant[0]) if len(irrelevant) else float("inf")
 
 
 def _split(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> tuple[Vector, Vector]:
-    """The relevant scores s+ and the irrelevant scores s-, each falling, of checked input."""
+    """Check the input; return the relevant scores s+ and the irrelevant scores s-, both descending."""
     s, y = _check(scores, relevance, k)
     return np.sort(s[y])[::-1], np.sort(s[~y])[::-1]
 
 
 def _check(scores: npt.ArrayLike, relevance: npt.ArrayLike, k: int) -> tuple[Vector, npt.NDArray[np.bool_]]:
-    """Scores as float64 and relevance as booleans, or a ValueError that names the wrong value."""
+    """Convert scores to float64 and relevance to booleans; raise ValueError for a wrong value."""
     s = np.asarray(scores, dtype=np.float64)
     y = np.asarray(relevance, dtype=np.float64)
     for name, values in (("scores", s), ("relevance", y)):

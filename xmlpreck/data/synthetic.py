@@ -1,14 +1,13 @@
-"""Made-up data for trying things out: power laws over labels and words, learnable but not trivial.
+"""Generate synthetic data: power laws over labels and words, learnable but not trivial.
 
 A row draws labels; some of its words come from its labels' prototypes, the rest from a common background.
-Nothing here stands for real data, and the names say so.
 """
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError
-from xmlpreck.data.formats import Dataset, build_csr
+from xmlpreck.data.dataset import Dataset, build_csr
 
 DEMO_SEED = 2024
 
@@ -36,7 +35,7 @@ _PROTOTYPE_EXPONENT = 0.4
 _PROTOTYPE_SIZE = 12
 _PROTOTYPE_SHARE = 0.38
 _FAMILY_SIZE = 10
-_MOST_LABELS = 2.0
+_MAX_LABELS = 2.0  # per row, as a multiple of the mean
 
 
 def make_dataset(
@@ -48,7 +47,7 @@ def make_dataset(
     labels_per_row: float = 4.0,
     seed: int,
 ) -> Dataset:
-    """Draw a data set; the same arguments give the same bytes. The means a row are met approximately."""
+    """Draw a data set; the same arguments give the same bytes. The means per row are approximate."""
     sizes = {"n_rows": n_rows, "n_features": n_features, "n_labels": n_labels}
     means = {"features_per_row": features_per_row, "labels_per_row": labels_per_row}
     for name, size in (sizes | means).items():
@@ -67,7 +66,7 @@ def make_dataset(
 
 
 def make_demo() -> tuple[Dataset, Dataset]:
-    """The catalogue's `demo`: 8,000 rows to train on and 2,000 to test, of one draw."""
+    """Draw the catalogue's `demo`: 8,000 training rows and 2,000 test rows."""
     whole = make_dataset(10_000, 4_000, 1_000, seed=DEMO_SEED)
     train, test = slice(None, 8_000), slice(8_000, None)
     return (
@@ -77,16 +76,16 @@ def make_demo() -> tuple[Dataset, Dataset]:
 
 
 def _label_name(label: int) -> str:
-    """Adjectives and nouns in turn; a number is added when all their pairs are used up."""
+    """Combine an adjective and a noun; when all pairs are used up, add a number."""
     number, pair = divmod(label, len(_ADJECTIVES) * len(_NOUNS))
-    # Nouns turn fastest and the adjectives move along with them, so that neighbouring labels share no word.
+    # The adjective advances with the noun, so that neighbouring labels share no word.
     noun = pair % len(_NOUNS)
     adjective = (pair // len(_NOUNS) + noun) % len(_ADJECTIVES)
     return f"synthetic/{_ADJECTIVES[adjective]}-{_NOUNS[noun]}" + (f"-{number + 1}" if number else "")
 
 
 def power_law(rng: np.random.Generator, size: int, exponent: float) -> np.ndarray:
-    """Cumulative probabilities of `size` ids, the frequent ones anywhere among them."""
+    """Return cumulative probabilities of `size` ids, in random order of frequency."""
     weights = rng.permutation(np.arange(1.0, size + 1) ** -exponent)
     return np.cumsum(weights) / weights.sum()
 
@@ -97,18 +96,18 @@ def draw(rng: np.random.Generator, law: np.ndarray, shape: int | tuple[int, int]
 
 
 def count_pairs(row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
-    """How often each (row, column) was drawn, as float32 CSR with ascending int32 ids."""
+    """Count how often each (row, column) was drawn, as float32 CSR with ascending int32 ids."""
     drawn, count = np.unique(row.astype(np.int64) * shape[1] + column, return_counts=True)
     offsets = np.searchsorted(drawn, np.arange(shape[0] + 1, dtype=np.int64) * shape[1])
     return build_csr(count.astype(np.float32), (drawn % shape[1]).astype(np.int32), offsets, shape)
 
 
 def _draw_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_per_row: float) -> csr_array:
-    """One to `_MOST_LABELS` times the mean distinct labels a row; labels never drawn go to random rows."""
-    most = min(n_labels, max(1, round(_MOST_LABELS * labels_per_row)))
-    wanted = np.clip(1 + rng.poisson(labels_per_row - 1, n_rows), 1, most)
-    # Twice as many candidates as needed, because repeated ones fall away.
-    candidates = draw(rng, power_law(rng, n_labels, _LABEL_EXPONENT), (n_rows, 2 * most))
+    """Draw 1 to `_MAX_LABELS` times the mean distinct labels per row; labels never drawn go to random rows."""
+    max_labels = min(n_labels, max(1, round(_MAX_LABELS * labels_per_row)))
+    wanted = np.clip(1 + rng.poisson(labels_per_row - 1, n_rows), 1, max_labels)
+    # Twice as many candidates as needed, because repeated ones are dropped.
+    candidates = draw(rng, power_law(rng, n_labels, _LABEL_EXPONENT), (n_rows, 2 * max_labels))
     order = np.argsort(candidates, axis=1, kind="stable")
     ascending = np.take_along_axis(candidates, order, axis=1)
     is_new = np.ones(candidates.shape, bool)
@@ -124,28 +123,28 @@ def _draw_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_pe
 
 
 def _draw_words(rng: np.random.Generator, labels: csr_array, n_features: int, features_per_row: float) -> csr_array:
-    """Word counts of every row: prototype words of its labels, and background words."""
+    """Draw the word counts of every row: prototype words of its labels, and background words."""
     n_rows, n_labels = labels.shape
     law = power_law(rng, n_features, _PROTOTYPE_EXPONENT)
     prototypes = draw(rng, law, (n_labels, _PROTOTYPE_SIZE))
-    # Every other word is shared by a family of labels: that is what makes them hard to tell apart.
+    # Every other word is shared by a family of labels, which makes them hard to tell apart.
     family = rng.integers(0, -(-n_labels // _FAMILY_SIZE), n_labels)
     prototypes[:, ::2] = prototypes[family, ::2]
-    # A fifth more words than features: that many are repeated ones at the demo's sizes.
+    # A fifth more words than features, as that many repeat at the demo's sizes.
     n_words = 1 + rng.poisson(1.2 * features_per_row - 1, n_rows)
     row = np.repeat(np.arange(n_rows), n_words)
     word = draw(rng, power_law(rng, n_features, _WORD_EXPONENT), row.size)
     n_own = np.diff(labels.indptr)[row]
     own = labels.indices[labels.indptr[row] + (rng.random(row.size) * n_own).astype(np.int64)]
     # The square favours the first words of a prototype.
-    place = (rng.random(row.size) ** 2 * prototypes.shape[1]).astype(np.int64)
+    rank = (rng.random(row.size) ** 2 * prototypes.shape[1]).astype(np.int64)
     from_prototype = rng.random(row.size) < _PROTOTYPE_SHARE
-    word[from_prototype] = prototypes[own, place][from_prototype]
+    word[from_prototype] = prototypes[own, rank][from_prototype]
     return count_pairs(row, word, (n_rows, n_features))
 
 
 def weigh(counts: csr_array, idf: np.ndarray) -> csr_array:
-    """Sublinear tf times idf, every row of length 1."""
+    """Weigh counts by sublinear tf times idf, with rows of length 1."""
     n_rows = counts.shape[0]
     weights = (1 + np.log(counts.data)) * idf[counts.indices]
     row = np.repeat(np.arange(n_rows), np.diff(counts.indptr))

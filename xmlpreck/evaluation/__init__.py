@@ -1,1 +1,1 @@
-"""Predictions against true labels: measured, compared, shown."""
+"""Evaluate, compare and report predictions against true labels."""

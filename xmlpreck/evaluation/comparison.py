@@ -1,4 +1,4 @@
-"""Predictions against the true labels of a data set, block by block: measure them, or compare several."""
+"""Evaluate predictions against the true labels of a data set, block by block, or compare several."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,26 +10,27 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError
-from xmlpreck.data.dataset import take_rows
-from xmlpreck.data.formats import TopK, drop_filtered, open_predictions
+from xmlpreck.data.dataset import TopK, take_rows
+from xmlpreck.data.formats import drop_filtered, open_predictions
 from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.metrics import BinScores, Difference, Meter, Scores, difference, sign_test
 from xmlpreck.model import Model
 from xmlpreck.model.choosing import Seen, seen_rows
 
-BLOCK_ROWS = 8192  # a list of 100 labels a row takes 7 MB
-SHOWN_ROWS = 10  # of a comparison, where two differ most
+BLOCK_ROWS = 8192  # with 100 labels per row, a block takes 7 MB
+CHANGED_ROWS = 10  # shown in a comparison
 
 
 class LabelCounts(NamedTuple):
-    """How many of the training rows have each label."""
+    """Number of training rows per label, and of all training rows."""
 
     counts: np.ndarray
     n_rows: int
 
 
 def count_labels(source: RowSource, progress: bool = False) -> LabelCounts:
+    """Count the rows of each label."""
     counts = np.zeros(source.n_labels, np.int64)
     with progress_bar(source.n_rows, "label frequencies", progress) as bar:
         for _, block in read_blocks(source, BLOCK_ROWS):
@@ -39,21 +40,21 @@ def count_labels(source: RowSource, progress: bool = False) -> LabelCounts:
 
 
 class Rankings:
-    """The labels of each row, best first: from a prediction file, or from a model directory that predicts them now."""
+    """Ranked labels of each row, from a prediction file or predicted by a model directory."""
 
     def __init__(
         self, path: str, source: RowSource, k: int, n_labels: int, *, fix: bool = False, n_threads: int = 1
     ) -> None:
-        """A model predicts k labels a row; a file must be of `n_labels` labels."""
+        """Open a model, which predicts k labels per row, or a file, which must have `n_labels` labels."""
         self.path, self.source, self.k, self.n_threads = path, source, k, n_threads
-        self.longest = 0  # list of labels so far
+        self.longest = 0  # longest list of labels so far
         self.model = Model.load(path) if Path(path).is_dir() else None
         self.file = None if self.model else open_predictions(path, source.n_rows, n_labels, fix=fix)
-        # What the model knows of the rows; of a file that is not known.
+        # Whether the model was trained or tuned on these rows; unknown for a file.
         self.seen: Seen | None = None if self.model is None else seen_rows(self.model, source)
 
     def blocks(self) -> Iterator[TopK]:
-        """Blocks of BLOCK_ROWS rows."""
+        """Yield blocks of BLOCK_ROWS rows."""
         for top in self._rankings():
             self.longest = max(self.longest, int((top.labels >= 0).sum(axis=1).max(initial=0)))
             yield top
@@ -66,18 +67,18 @@ class Rankings:
                 yield self.model.predict_topk(block.rows, self.k, self.n_threads)
 
     def notes(self, ks: Sequence[int]) -> list[str]:
-        """After the last block: rows that the model knows, what was mended, and which k the lists are too short for."""
-        notes = [] if self.seen is None else [f"{self.path}: {text}" for text in self.seen.notes()]
-        mended = self.file.repairs if self.file is not None else {}
-        notes += [f"{self.path}: mended: {what}: {number:,}" for what, number in mended.items() if number]
+        """List, after the last block: rows seen in training, repairs, and each k that the lists are too short for."""
+        notes = [] if self.seen is None else self.seen.notes()
+        repairs = self.file.repairs if self.file is not None else {}
+        notes += [f"repaired: {what}: {number:,}" for what, number in repairs.items() if number]
         if short := [str(k) for k in ks if k > self.longest]:
-            least = f"no row has more than {self.longest} predictions"
-            notes.append(f"{self.path}: {least}: at k = {', '.join(short)} the places behind count as misses")
-        return notes
+            what = f"no row has more than {self.longest} predictions"
+            notes.append(f"{what}: at k = {', '.join(short)} the missing ones count as wrong")
+        return [f"{self.path}: {note}" for note in notes]
 
 
-class Judged(NamedTuple):
-    """Some rows: their true labels, each file's ranking of them, and what each file's meter has found."""
+class ScoredBlock(NamedTuple):
+    """Some rows: their true labels, and the predictions and statistics of each file."""
 
     first_row: int
     labels: csr_array
@@ -85,17 +86,14 @@ class Judged(NamedTuple):
     stats: list[np.ndarray]
 
 
-def judge(
+def score_blocks(
     source: RowSource,
     predictions: Sequence[Iterable[TopK]],
     meters: Sequence[Meter],
     pairs: csr_array | None = None,
     progress: bool = False,
-) -> Iterator[Judged]:
-    """Feed each meter with its predictions, which come in blocks of BLOCK_ROWS rows.
-
-    `pairs` are (row, label) to be left out, of the truth and of the predictions.
-    """
+) -> Iterator[ScoredBlock]:
+    """Add the predictions, in blocks of BLOCK_ROWS rows, to the meters; leave out the (row, label) `pairs`."""
     n_true = 0
     with progress_bar(source.n_rows, "evaluate", progress) as bar:
         for (start, block), *tops in zip(read_blocks(source, BLOCK_ROWS), *predictions, strict=True):
@@ -108,12 +106,10 @@ def judge(
                 labels.sort_indices()
                 tops = [drop_filtered(top, left_out) for top in tops]
             stats = [meter.add(top, labels) for meter, top in zip(meters, tops, strict=True)]
-            yield Judged(start, labels, tops, stats)
+            yield ScoredBlock(start, labels, tops, stats)
             bar.update(block.n_rows)
     if source.n_rows and not n_true:
-        raise InputError(
-            f"none of the {source.n_rows:,} rows has a label: there is nothing to score predictions against"
-        )
+        raise InputError(f"none of the {source.n_rows:,} rows has a label to score predictions against")
 
 
 def measure(
@@ -123,14 +119,14 @@ def measure(
     pairs: csr_array | None = None,
     progress: bool = False,
 ) -> Scores:
-    """All metrics of one file."""
-    for _ in judge(source, [predictions], [meter], pairs, progress):
+    """Compute all metrics of one file."""
+    for _ in score_blocks(source, [predictions], [meter], pairs, progress):
         pass
     return meter.result()
 
 
 class SignTest(NamedTuple):
-    """Rows on which the second is better, rows on which it is worse, and the p-value of no difference."""
+    """Rows where the second file is better, rows where it is worse, and the p-value of no difference."""
 
     n_won: int
     n_lost: int
@@ -139,7 +135,7 @@ class SignTest(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedRow:
-    """A row that two files rank differently: its score in each, its true labels and the labels of each."""
+    """A row that two files rank differently: its score in each, its true labels and the predictions of each."""
 
     row: int
     scores: tuple[float, float]
@@ -148,16 +144,16 @@ class ChangedRow:
 
 
 @dataclass(frozen=True)
-class Versus:
-    """One file against the first of a comparison; differences are its own value minus that of the first."""
+class Comparison:
+    """One file against the first; differences are its value minus that of the first."""
 
     differences: dict[str, Difference]
-    bins: dict[str, dict[str, Difference]]  # by frequency of the labels
-    signs: dict[str, SignTest]  # row by row, for the precision at each k
-    changed: list[ChangedRow]  # by nDCG at the largest k, largest change first
+    bins: dict[str, dict[str, Difference]]  # by label frequency
+    signs: dict[str, SignTest]  # for the precision at each k
+    changed: list[ChangedRow]  # largest change of nDCG at the largest k first
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return everything for JSON."""
         return {
             "differences": {name: value._asdict() for name, value in self.differences.items()},
             "bins": {
@@ -175,60 +171,59 @@ def compare(
     new_meter: Callable[[], Meter],
     pairs: csr_array | None = None,
     progress: bool = False,
-) -> tuple[list[Scores], list[Versus]]:
-    """The scores of each file, and each file but the first against the first.
+) -> tuple[list[Scores], list[Comparison]]:
+    """Score each file, and compare all but the first with the first.
 
-    `new_meter` gives meters of the same seed: then they draw the same rows, and differences are paired.
+    `new_meter` must return meters of the same seed, so that they resample the same rows and differences are paired.
     """
     meters = [new_meter() for _ in predictions]
     if not meters[0].n_resamples:
-        raise InputError("a comparison needs resamples: say 1 or more")
-    duels = [_Duel(meters[0].convention.precision, meters[0].ks) for _ in predictions[1:]]
-    for judged in judge(source, predictions, meters, pairs, progress):
-        first, *others = (meter.row_scores(stats) for meter, stats in zip(meters, judged.stats, strict=True))
-        for duel, other, top in zip(duels, others, judged.tops[1:], strict=True):
-            duel.add(judged, first, other, top)
+        raise InputError("a comparison needs resamples: give 1 or more")
+    rivals = [_RowComparison(meters[0].convention.precision, meters[0].ks) for _ in predictions[1:]]
+    for block in score_blocks(source, predictions, meters, pairs, progress):
+        first, *others = (meter.row_scores(stats) for meter, stats in zip(meters, block.stats, strict=True))
+        for rival, other, top in zip(rivals, others, block.tops[1:], strict=True):
+            rival.add(block, first, other, top)
     results = [meter.result() for meter in meters]
-    return results, [duel.result(results[0], other) for duel, other in zip(duels, results[1:], strict=True)]
+    return results, [rival.result(results[0], other) for rival, other in zip(rivals, results[1:], strict=True)]
 
 
-class _Duel:
-    """Two files row by row: how many rows each wins, and the rows that they rank most differently."""
+class _RowComparison:
+    """Two files row by row: the rows that each wins, and the rows that they rank most differently."""
 
     def __init__(self, precision: str, ks: Sequence[int]) -> None:
         self.k = ks[-1]
         self.won = dict.fromkeys((f"{precision}@{k}" for k in ks), 0)
         self.lost = dict(self.won)
-        self.changed: list[tuple[float, int, ChangedRow]] = []  # a heap by (change, -row): the least stands first
+        self.changed: list[tuple[float, int, ChangedRow]] = []  # a heap by (change, -row), smallest first
 
-    def add(self, judged: Judged, first: dict[str, np.ndarray], second: dict[str, np.ndarray], top: TopK) -> None:
+    def add(self, block: ScoredBlock, first: dict[str, np.ndarray], second: dict[str, np.ndarray], top: TopK) -> None:
         for name in self.won:
             self.won[name] += int(np.count_nonzero(second[name] > first[name]))
             self.lost[name] += int(np.count_nonzero(second[name] < first[name]))
         before, after = first[f"nDCG@{self.k}"], second[f"nDCG@{self.k}"]
         changes = np.abs(after - before)
-        for place in np.argsort(-changes, kind="stable")[:SHOWN_ROWS].tolist():
-            rank = (float(changes[place]), -(judged.first_row + place))
-            if not changes[place] or (len(self.changed) == SHOWN_ROWS and rank < self.changed[0][:2]):
+        for index in np.argsort(-changes, kind="stable")[:CHANGED_ROWS].tolist():
+            key = (float(changes[index]), -(block.first_row + index))
+            if not changes[index] or (len(self.changed) == CHANGED_ROWS and key < self.changed[0][:2]):
                 break
-            tops = [self._listed(each, place) for each in (judged.tops[0], top)]
-            start, stop = judged.labels.indptr[place : place + 2]
+            start, stop = block.labels.indptr[index : index + 2]
             row = ChangedRow(
-                row=judged.first_row + place,
-                scores=(float(before[place]), float(after[place])),
-                truth=judged.labels.indices[start:stop].tolist(),
-                tops=(tops[0], tops[1]),
+                row=block.first_row + index,
+                scores=(float(before[index]), float(after[index])),
+                truth=block.labels.indices[start:stop].tolist(),
+                tops=(self._labels(block.tops[0], index), self._labels(top, index)),
             )
-            (heapq.heappush if len(self.changed) < SHOWN_ROWS else heapq.heapreplace)(self.changed, (*rank, row))
+            (heapq.heappush if len(self.changed) < CHANGED_ROWS else heapq.heapreplace)(self.changed, (*key, row))
 
-    def _listed(self, top: TopK, place: int) -> list[int]:
-        labels = top.labels[place, : self.k]
+    def _labels(self, top: TopK, index: int) -> list[int]:
+        labels = top.labels[index, : self.k]
         return labels[labels >= 0].tolist()
 
-    def result(self, first: Scores, second: Scores) -> Versus:
+    def result(self, first: Scores, second: Scores) -> Comparison:
         bins = zip(first.bins, second.bins, strict=True)
         signs = {name: SignTest(won, lost := self.lost[name], sign_test(won, lost)) for name, won in self.won.items()}
-        return Versus(
+        return Comparison(
             differences=_differences(first, second),
             bins={mine.name: _differences(mine, theirs) for mine, theirs in bins},
             signs=signs,
@@ -237,7 +232,7 @@ class _Duel:
 
 
 def _differences(first: Scores | BinScores, second: Scores | BinScores) -> dict[str, Difference]:
-    """For each metric that was resampled."""
+    """Compare each metric that was resampled."""
     return {
         name: difference(first.values[name].value, second.values[name].value, drawn, second.draws[name])
         for name, drawn in first.draws.items()

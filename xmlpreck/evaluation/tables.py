@@ -1,19 +1,19 @@
-"""Scores, comparisons and the evidence of self-tuning as text for a terminal."""
+"""Format scores, comparisons and the evidence of tuning as text for a terminal."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from xmlpreck.evaluation.comparison import ChangedRow, Versus
+from xmlpreck.evaluation.comparison import ChangedRow, Comparison
 from xmlpreck.metrics import Difference, Estimate, Scores
 
 SIGNIFICANT = 0.05
-# What a comparison shows of the metrics, where larger is better; JSON has all.
+# Metrics that a comparison shows (larger is better); JSON has all.
 COMPARED = ("P", "RP", "nDCG", "PSP", "PSnDCG", "R", "microF1", "MRR", "macroF1", "coverage")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; the first to the left, numbers to the right."""
+    """Format a table with the first column left-aligned and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip_longest(header, *rows, fillvalue="")]
 
     def line(words: Sequence[str]) -> str:
@@ -30,12 +30,12 @@ def _shown(estimate: Estimate) -> str:
 
 
 def _families(names: Sequence[str]) -> list[str]:
-    """P of P@1, P@3, P@5; each once, in order."""
+    """Return the names without @k, each once, in order."""
     return list(dict.fromkeys(name.partition("@")[0] for name in names))
 
 
 def scores_text(scores: Scores) -> str:
-    """A row for each metric, a column for each k, and the labels by their frequency in training."""
+    """Format metrics by k, and labels by their frequency in training."""
     rows = []
     for family in _families(list(scores.values)):
         found = [scores.values.get(f"{family}@{k}") for k in scores.ks]
@@ -51,7 +51,7 @@ def _bins_text(scores: Scores) -> str:
     rows = [
         [
             part.name,
-            _training_rows(part.least, part.most),
+            part.rows_text("-"),
             f"{part.n_labels:,}",
             f"{part.n_true:,}",
             _shown(part.values[f"P@{k}"]),
@@ -62,20 +62,16 @@ def _bins_text(scores: Scores) -> str:
     return table(["labels", "training rows", "n labels", "n true", f"part of P@{k}", f"micro recall@{k}"], rows)
 
 
-def _training_rows(least: int, most: int | None) -> str:
-    return f"{least}+" if most is None else f"{least}-{most}" if most > least else f"{least}"
-
-
 def comparison_text(
-    names: Sequence[str], results: Sequence[Scores], versus: Sequence[Versus], label_names: list[str] | None
+    names: Sequence[str], results: Sequence[Scores], others: Sequence[Comparison], label_names: list[str] | None
 ) -> str:
-    """The scores of all; for all but the first: differences, rows won and lost, bins, and rows that changed most."""
+    """Format all scores; for all but the first: differences, rows won and lost, bins, and rows that changed most."""
     shown = [name for name in results[0].values if name.partition("@")[0] in COMPARED]
     parts = [
         table(["%", *names], [[name, *(f"{scores.values[name].value:.2f}" for scores in results)] for name in shown])
     ]
     k = results[0].ks[-1]
-    for name, other in zip(names[1:], versus, strict=True):
+    for name, other in zip(names[1:], others, strict=True):
         pair = (names[0], name)
         resampled = {metric: value for metric, value in other.differences.items() if metric in shown}
         parts.append(_differences_text(f"{name} minus {names[0]}", resampled, pair))
@@ -104,26 +100,24 @@ def _differences_text(title: str, differences: dict[str, Difference], names: tup
 def _changed_text(changed: Sequence[ChangedRow], names: tuple[str, str], k: int, label_names: list[str] | None) -> str:
     lines = [f"rows that changed most (nDCG@{k}; * = relevant)"]
     for row in changed:
-        lines.append(
-            f"row {row.row}: {row.scores[0]:.1f} -> {row.scores[1]:.1f}; true: {_labels(row.truth, [], label_names)}"
-        )
-        lines += [
-            f"  {name}: {_labels(top, row.truth, label_names)}" for name, top in zip(names, row.tops, strict=True)
-        ]
+        before, after = row.scores
+        lines.append(f"row {row.row}: {before:.1f} -> {after:.1f}; true: {_labels(row.truth, [], label_names)}")
+        tops = zip(names, row.tops, strict=True)
+        lines += [f"  {name}: {_labels(top, row.truth, label_names)}" for name, top in tops]
     return "\n".join(lines)
 
 
 def printable(name: str) -> str:
-    """Names are other people's: none may steer the terminal."""
+    """Replace control characters: names come from data and must not control the terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
 
 
-def _labels(labels: Sequence[int], relevant: Sequence[int], label_names: list[str] | None, most: int = 12) -> str:
+def _labels(labels: Sequence[int], relevant: Sequence[int], label_names: list[str] | None, n_shown: int = 12) -> str:
     named = [
         f"{printable(label_names[label]) if label_names else label}{'*' if label in relevant else ''}"
-        for label in labels[:most]
+        for label in labels[:n_shown]
     ]
-    more = f", and {len(labels) - most} more" if len(labels) > most else ""
+    more = f", and {len(labels) - n_shown} more" if len(labels) > n_shown else ""
     return (", ".join(named) or "none") + more
 
 
@@ -132,7 +126,7 @@ def _marked(value: float, is_best: bool) -> str:
 
 
 def sweep_text(setting: str, results: dict[str, dict[str, float]]) -> str:
-    """A row for each value that was trained with; the best of each column is marked."""
+    """Format the scores of each value that was trained with; mark the best of each column."""
     columns = list(next(iter(results.values())))
     best = {column: max(scores[column] for scores in results.values()) for column in columns}
 
@@ -146,7 +140,7 @@ def sweep_text(setting: str, results: dict[str, dict[str, float]]) -> str:
 
 
 class TrialLine(NamedTuple):
-    """One trial of self-tuning, as a line of a table."""
+    """One trial of tuning, as a line of a table."""
 
     trained_on: str
     cells: list[str]  # its settings and its scores
@@ -156,7 +150,7 @@ class TrialLine(NamedTuple):
 
 
 def trials_of(evidence: dict[str, Any]) -> tuple[list[str], list[TrialLine]]:
-    """(names of the cells, every trial of every rung), of what `model.json` has as "tuning"."""
+    """Return (names of the cells, all trials of all rungs) from the "tuning" entry of `model.json`."""
     every = [trial for rung in evidence["rungs"] for trial in rung["trials"]]
     settings = list(dict.fromkeys(name for trial in every for name in trial["settings"]))
     scores = list(dict.fromkeys(name for trial in every for name in trial["scores"]))
@@ -180,7 +174,7 @@ def setting_text(value: object) -> str:
 
 
 def chosen_text(evidence: dict[str, Any]) -> str:
-    """All settings that tuning chose or was given: k 5 (fixed), eta 0.5."""
+    """Format the settings that tuning chose or was given: k 5 (fixed), eta 0.5."""
     every = evidence["fixed"] | evidence["chosen"]
     return ", ".join(
         f"{printable(name)} {setting_text(value)}{' (fixed)' if name in evidence['fixed'] else ''}"
@@ -189,7 +183,7 @@ def chosen_text(evidence: dict[str, Any]) -> str:
 
 
 def tuning_text(evidence: dict[str, Any]) -> str:
-    """A line for each trial of each rung, the winner pass by pass, what it cost, and what was chosen."""
+    """Format the trials of each rung, the winner pass by pass, the cost, and the chosen settings."""
     names, trials = trials_of(evidence)
     rows = [
         [trial.trained_on, *trial.cells, _marked(trial.value, trial.is_best), "kept" if trial.is_kept else ""]

@@ -1,7 +1,4 @@
-"""Data from servers: downloaded, checked, unpacked as a whole or not at all.
-
-Knows addresses, archives and folders; what the files mean is the catalogue's business.
-"""
+"""Download data sets, check and unpack them atomically."""
 
 import contextlib
 import hashlib
@@ -14,10 +11,11 @@ from xmlpreck.config import InputError
 from xmlpreck.data.fetch.archives import unpack
 from xmlpreck.data.fetch.transfer import FetchError, Unreachable, download, say
 from xmlpreck.files.atomic import scratch_folder, sync
+from xmlpreck.files.contents import file_sha256
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there two fetches of one data set at a time are not kept apart
+except ImportError:  # not on Windows, where two fetches of one data set may collide
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["UNVERIFIED", "Archive", "FetchError", "Mirror", "Unreachable", "download_path", "fetch_mirror", "say"]
@@ -30,8 +28,8 @@ UNVERIFIED = "unverified"
 class Archive:
     """One file on a server (zip, tar, tar.gz, gz or plain) and what to take out of it.
 
-    `files` is our name -> a pattern of the name inside, matched from the right and in capitals or not; `optional`
-    the same for files that need not be there.
+    `files` maps our names to patterns of the names inside, matched from the right, ignoring case; `optional` does
+    the same for files that may be missing.
     """
 
     files: dict[str, str]
@@ -47,7 +45,7 @@ class Archive:
             if type(text) is not str:
                 raise ValueError(f"{text!r:.40} must be a text in quotes")
         if bool(self.url) == bool(self.drive):
-            raise ValueError("say either url or drive (an id of Google Drive)")
+            raise ValueError("give either url or drive (a Google Drive id)")
         if self.sha256 != UNVERIFIED and (len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef")):
             raise ValueError(f"sha256 must be 64 digits 0-9a-f or {UNVERIFIED!r}, but is {self.sha256!r}")
         if not self.files or any(PurePosixPath(name).name != name or name in ("", "..") for name in named):
@@ -63,7 +61,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class Mirror:
-    """All files of a data set, from one place."""
+    """All files of a data set, from one server."""
 
     note: str
     archives: tuple[Archive, ...]
@@ -72,13 +70,13 @@ class Mirror:
 def fetch_mirror(mirror: Mirror, target: Path, check: Callable[[Path], None] | None = None) -> None:
     """Put the mirror's files into the folder `target`; `check` may refuse them before they get there.
 
-    Killed at any moment, it leaves beside `target` what the next call goes on with, and nothing half-done in it.
+    If killed, it leaves partial downloads beside `target`, which the next call resumes, and nothing partial in it.
     """
     wanted = [target / name for archive in mirror.archives for name in archive.files]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target):
-            if all(path.is_file() for path in wanted):  # another process did it while we waited
+            if all(path.is_file() for path in wanted):  # another process fetched them meanwhile
                 return
             downloads = [_obtain(archive, download_path(archive, target)) for archive in mirror.archives]
             with scratch_folder(target) as work:
@@ -100,19 +98,19 @@ def fetch_mirror(mirror: Mirror, target: Path, check: Callable[[Path], None] | N
 
 
 def download_path(archive: Archive, target: Path) -> Path:
-    """Where the whole archive stands until it is unpacked; one that a user puts there is taken as it is."""
+    """Return the path of the archive until it is unpacked; one that a user puts there is used as it is."""
     return target.with_name(f"{target.name}-{hashlib.sha256(archive.address.encode()).hexdigest()[:8]}.download")
 
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """One process at a time; the system frees the lock of one that dies."""
+    """Let one process in at a time; the system frees the lock of one that dies."""
     with open(target.with_name(f".{target.name}.lock"), "wb") as stream:
         if fcntl is not None:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say(f"{target}: another process is fetching it: waiting")
+                say(f"{target}: waiting: another process is fetching it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
@@ -120,37 +118,34 @@ def _locked(target: Path) -> Iterator[None]:
 def _set_aside(downloads: list[Path]) -> str:
     for path in downloads:
         path.replace(path.with_suffix(".bad"))
-    return "what came is kept as " + ", ".join(str(path.with_suffix(".bad")) for path in downloads)
+    return "the download is kept as " + ", ".join(str(path.with_suffix(".bad")) for path in downloads)
 
 
 def _obtain(archive: Archive, path: Path) -> Path:
-    """The archive on disk, whole and with its checksum."""
+    """Download the archive if needed, and check its checksum."""
     if not path.exists():
         download(archive.address, path)
-    with open(path, "rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    found = file_sha256(path)
     if archive.sha256 == UNVERIFIED:
-        say(f"{archive.address}: unverified: no checksum is known; what came has sha256 {found}: pin it in the card")
+        say(f"{archive.address}: unverified: no checksum is known; the download has sha256 {found}: add it to the card")
     elif found != archive.sha256:
-        kept = _set_aside([path])
-        raise FetchError(
-            f"{archive.address}: sha256 is {found}, but must be {archive.sha256}: changed or damaged; {kept}"
-        )
+        what = f"sha256 is {found}, but must be {archive.sha256}: changed or damaged"
+        raise FetchError(f"{archive.address}: {what}; {_set_aside([path])}")
     return path
 
 
 def _take(archive: Archive, unpacked: Path, ready: Path) -> None:
-    """Move the files that the card names, by our names, to `ready`."""
+    """Move the files that the card names to `ready`, under our names."""
     inside = sorted(path for path in unpacked.rglob("*") if path.is_file())
     for name, pattern in {**archive.files, **archive.optional}.items():
         found = [path for path in inside if _matches(path.relative_to(unpacked), pattern)]
         if len(archive.files) == len(inside) == 1:
-            found = inside  # a file that was not in an archive has no name of its own
+            found = inside  # a file outside an archive has no name of its own
         if not found and name in archive.optional:
             continue
         if len(found) != 1:
             held = ", ".join(str(path.relative_to(unpacked)) for path in inside[:8])
-            raise FetchError(f"{archive.address}: {len(found)} files are called {pattern!r}, not one: it holds {held}")
+            raise FetchError(f"{archive.address}: {len(found)} files match {pattern!r}, not one: it holds {held}")
         os.replace(found[0], ready / name)
 
 
@@ -159,10 +154,8 @@ def _matches(path: Path, pattern: str) -> bool:
 
 
 def _install(ready: Path, target: Path) -> None:
-    for path in ready.iterdir():
-        with open(path, "rb") as stream:
-            os.fsync(stream.fileno())
-    sync(ready)
+    for path in [*ready.iterdir(), ready]:
+        sync(path)
     if not target.exists():
         ready.rename(target)
         sync(target.parent)

@@ -1,4 +1,4 @@
-"""Archives of strangers: no file leaves the folder, nothing but plain files, no bombs."""
+"""Unpack untrusted archives: only plain files, all inside the folder, no bombs."""
 
 import errno
 import gzip
@@ -15,7 +15,7 @@ from typing import Any
 
 from xmlpreck.data.fetch.transfer import MAX_BYTES, FetchError
 
-# What one archive may hold, beside MAX_BYTES. Text packs at 3:1 to 10:1; a small archive may do better without harm.
+# Limits of one archive beside MAX_BYTES. Text compresses at 3:1 to 10:1; more is harmless in a small archive.
 MAX_ENTRIES = 10_000
 MAX_RATIO, RATIO_COUNTS_FROM = 200, 10**9
 
@@ -27,16 +27,16 @@ _DAMAGE = (
     zlib.error,
     lzma.LZMAError,
     struct.error,
-    OverflowError,  # a pax header that says it is longer than memory
+    OverflowError,  # a pax header that claims more than the memory
     EOFError,
-    NotImplementedError,  # a compression that zipfile does not know
+    NotImplementedError,  # unknown compression of a zip
     RuntimeError,  # a zip with a password
     ValueError,
 )
 
 
 class _Counted:
-    """Bytes as they come out of the packing: headers lie, and the names and links of a tar count too."""
+    """Counts bytes as they are unpacked: headers may be forged, and the names and links of a tar count too."""
 
     def __init__(self, stream: Any, path: Path, before: int = 0) -> None:
         self._stream, self._path, self.total = stream, path, before
@@ -55,7 +55,7 @@ class _Counted:
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Unpack a zip, tar, tar.gz, gz or plain file into the new folder; what is refused leaves it half-filled."""
+    """Unpack a zip, tar, tar.gz, gz or plain file into a new folder; after an error it is incomplete."""
     folder.mkdir(parents=True)
     try:
         for number, (name, stream) in enumerate(_entries(path)):
@@ -71,27 +71,27 @@ def unpack(path: Path, folder: Path) -> None:
     except FetchError:
         raise
     except (FileExistsError, NotADirectoryError) as error:
-        raise FetchError(f"{path}: refused: has the same name twice: {error.filename}") from error
+        raise FetchError(f"{path}: refused: two files have the same name: {error.filename}") from error
     except _DAMAGE as error:
         raise FetchError(f"{path}: the archive is damaged: {error or type(error).__name__}") from error
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENAMETOOLONG):  # a place before the file, a name of 300 letters
+        if error.errno not in (errno.EINVAL, errno.ENAMETOOLONG):  # a negative offset, a name of 300 letters
             raise
         raise FetchError(f"{path}: the archive is damaged: {error.strerror}") from error
 
 
 def _safe_parts(path: Path, name: str) -> list[str]:
-    """The parts of a name inside an archive, which some tools write with backslashes."""
+    """Split a name inside an archive, which some tools write with backslashes."""
     inside = PurePosixPath(name.replace("\\", "/"))
     if inside.is_absolute() or ".." in inside.parts or ":" in name:
         raise FetchError(f"{path}: refused: holds the file {name!r}, which is outside its folder")
     if any(letter < " " for letter in name):
-        raise FetchError(f"{path}: refused: holds the file {name!r}: no name has such letters")
+        raise FetchError(f"{path}: refused: holds the file {name!r}, whose name has control characters")
     return list(inside.parts)
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Names and streams, one after the other; a folder has no stream."""
+    """Yield (name, stream) of each file; a folder has no stream."""
     with open(path, "rb") as raw:
         magic = raw.read(4)
         raw.seek(0)
@@ -120,9 +120,9 @@ def _zip_entries(path: Path) -> Iterator[tuple[str, Any]]:
     total = 0
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
-            # The other packings that zipfile knows reserve memory as their header says.
+            # The other compressions of zipfile reserve the memory that their header claims.
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise FetchError(f"{path}: refused: {info.filename!r} is neither stored nor deflated: pack it anew")
+                raise FetchError(f"{path}: refused: {info.filename!r} is neither stored nor deflated: pack it again")
             if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise FetchError(f"{path}: refused: {info.filename!r} is a link or a device")
             if info.is_dir():
@@ -139,7 +139,7 @@ def _tar_entries(path: Path, stream: Any) -> Iterator[tuple[str, Any]]:
         for member in archive:
             if member.size < 0:
                 raise FetchError(f"{path}: the archive is damaged: {member.name!r} has {member.size} bytes")
-            # A sparse file has bytes that are not in the archive, so nobody would have counted them.
+            # The holes of a sparse file are not in the archive, so they would not be counted.
             if not (member.isdir() or member.isreg()) or member.issparse():
                 raise FetchError(f"{path}: refused: {member.name!r} is a link, a device or sparse")
             yield member.name, None if member.isdir() else archive.extractfile(member)

@@ -1,4 +1,4 @@
-"""One file over HTTP: resumed where it broke off, tried again, taken past pages that ask "download anyway?"."""
+"""Download one file over HTTP: resume, retry, and pass pages that ask for confirmation."""
 
 import contextlib
 import errno
@@ -20,14 +20,14 @@ from xmlpreck.config import InputError
 from xmlpreck.files.progress import Bar
 
 TIMEOUT = 30.0  # seconds without a byte
-TRIES = 6  # in a row that bring nothing new
-FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds between tries; each wait is twice the one before
+TRIES = 6  # consecutive failures without a new byte
+FIRST_WAIT, MAX_WAIT = 1.0, 30.0  # seconds between tries; each wait is twice the one before
 MAX_CONFIRMS = 3
 MAX_PAGE_BYTES = 2**20
-MAX_BYTES = 200 * 10**9  # the largest data set of the field has some 10 GB
+MAX_BYTES = 200 * 10**9  # the largest known data set has about 10 GB
 
 _CHUNK = 2**18
-_NOBODY_THERE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED)
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED)
 
 
 class FetchError(InputError):
@@ -35,28 +35,28 @@ class FetchError(InputError):
 
 
 class Unreachable(FetchError):
-    """The server could not be asked at all: no network, no such host, or nobody listens."""
+    """The server could not be reached: no network, no such host, or connection refused."""
 
 
 class _BrokenTransfer(Exception):
-    """It may go better the next time."""
+    """A failure worth another try."""
 
 
 def _check_step(before: str, after: str) -> None:
-    """Refuse a step to another address that leaves the web, or https: after it anybody may answer."""
+    """Refuse a redirect that leaves http(s), or goes from https to http, where anybody may answer."""
     allowed = ("https",) if urlsplit(before).scheme == "https" else ("http", "https")
     if urlsplit(after).scheme not in allowed:
         raise FetchError(f"{before}: leads to {after}, which is not {' or '.join(allowed)}: not followed")
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Looks at every step, before it is made: urllib shows only the last."""
+    """Checks every redirect before it is followed: urllib shows only the last."""
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        place = headers.get("location") or headers.get("uri")
-        if place:
+        location = headers.get("location") or headers.get("uri")
+        if location:
             try:
-                _check_step(req.full_url, urljoin(req.full_url, place))
+                _check_step(req.full_url, urljoin(req.full_url, location))
             except FetchError:
                 fp.close()
                 raise
@@ -74,27 +74,25 @@ def _size(path: Path) -> int:
 
 
 def download(address: str, path: Path) -> None:
-    """Fetch the file at `address`; it has the name `path` only when it is whole."""
+    """Download a file; it appears at `path` only when it is complete."""
     part = path.with_suffix(".part")
-    # Cookies, because older confirm pages set one that the second request must bring.
+    # Older confirmation pages set a cookie that the second request must send.
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), _SafeRedirects())
-    most = at_start = _size(part)
+    largest = at_start = _size(part)
     failures = 0
     while True:
         try:
             _transfer(opener, address, part)
             break
         except (_BrokenTransfer, Unreachable) as error:
-            if isinstance(error, Unreachable) and most == at_start:
+            if isinstance(error, Unreachable) and largest == at_start:
                 raise  # offline, and not only for a moment
-            failures = 1 if _size(part) > most else failures + 1
-            most = max(most, _size(part))
+            failures = 1 if _size(part) > largest else failures + 1
+            largest = max(largest, _size(part))
             if failures >= TRIES:
-                kept = (
-                    f"; {part} keeps {_size(part):,} bytes: the same command goes on from there" if _size(part) else ""
-                )
+                kept = f"; {part} keeps {_size(part):,} bytes: run the same command to resume" if _size(part) else ""
                 raise FetchError(f"{address}: tried {TRIES} times: {error}{kept}") from error
-            time.sleep(min(FIRST_WAIT * 2 ** (failures - 1), LONGEST_WAIT))
+            time.sleep(min(FIRST_WAIT * 2 ** (failures - 1), MAX_WAIT))
     os.replace(part, path)
     _facts_path(part).unlink(missing_ok=True)
 
@@ -104,7 +102,7 @@ def _facts_path(part: Path) -> Path:
 
 
 def _known_facts(address: str, part: Path) -> dict[str, Any] | None:
-    """What the server said of the file that `part` is the beginning of, or None where that is not known."""
+    """Return the server's headers for the file that `part` is the beginning of; None if unknown."""
     try:
         facts = json.loads(_facts_path(part).read_text("utf-8"))
         return facts if facts["address"] == address and part.exists() else None
@@ -113,13 +111,13 @@ def _known_facts(address: str, part: Path) -> dict[str, Any] | None:
 
 
 def _transfer(opener: urllib.request.OpenerDirector, address: str, part: Path) -> None:
-    """One request; returns when `part` is whole."""
+    """Make one request; return when `part` is complete."""
     known = _known_facts(address, part) or {}
     start = _size(part) if known else 0
     headers = {"User-Agent": "xmlpreck", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
-        # A weak ETag must not stand here. Without any, the length tells whether it is still the same file.
+        # A weak ETag is not allowed here. Without any, the length tells whether it is still the same file.
         strong = next((v for v in (known["etag"], known["modified"]) if v and not v.startswith("W/")), None)
         if strong:
             headers["If-Range"] = strong
@@ -132,22 +130,22 @@ def _transfer(opener: urllib.request.OpenerDirector, address: str, part: Path) -
             "length": length,
         }
         if response.status == 200:
-            start = 0  # also the answer of a server that does not know Range
+            start = 0  # also the answer of a server without Range
         else:
             changed = any(known.get(key) and facts[key] and known[key] != facts[key] for key in facts)
             if response.status == 416 and start and start == length and not changed:
-                return  # killed between the last byte and the renaming
+                return  # killed between the last byte and the rename
             if response.status != 206 or first != start or changed:
                 part.unlink(missing_ok=True)
                 raise _BrokenTransfer("the file on the server has changed")
         if start == 0:
-            part.unlink(missing_ok=True)  # before its facts are those of another file
+            part.unlink(missing_ok=True)  # before its headers are those of another file
             _facts_path(part).write_text(json.dumps(facts), "utf-8")
         _receive(response, part, start, length)
 
 
 def _extent(response: Any) -> tuple[int, int | None]:
-    """First byte and length of the whole file, by the headers; None where they do not say."""
+    """Return the first byte and the length of the whole file (None = unknown) from the headers."""
     try:
         if response.status == 200:
             return 0, int(response.headers["Content-Length"])
@@ -163,7 +161,7 @@ def _receive(response: Any, part: Path, start: int, length: int | None) -> None:
         size = start
         while True:
             try:
-                # read1, not read: what has come is on disk before the connection breaks.
+                # read1, not read: received bytes are on disk before the connection breaks.
                 data = response.read1(_CHUNK)
             except (OSError, http.client.HTTPException) as error:
                 raise _BrokenTransfer(f"the transfer broke off: {error or type(error).__name__}") from error
@@ -179,7 +177,7 @@ def _receive(response: Any, part: Path, start: int, length: int | None) -> None:
 
 
 def _open(opener: urllib.request.OpenerDirector, address: str, headers: dict[str, str]) -> Any:
-    """The answer that is the file (200, 206) or 416; anything else is an error."""
+    """Return the response that is the file (200, 206) or 416; anything else is an error."""
     url = address
     for _ in range(MAX_CONFIRMS + 1):
         response = _ask(opener, url, headers, address)
@@ -188,14 +186,14 @@ def _open(opener: urllib.request.OpenerDirector, address: str, headers: dict[str
             return response
         page = _read_page(response)
         if page.confirm is None:
-            raise FetchError(f"{address}: is not the file but a page: {page.reason()}")
+            raise FetchError(f"{address}: is a page, not the file: {page.reason()}")
         action, fields = page.confirm
         url = urljoin(response.url, action)
         parts = urlsplit(url)
         query = urlencode({**dict(parse_qsl(parts.query)), **fields})
         url = parts._replace(query=query).geturl()
         _check_step(response.url, url)
-    raise FetchError(f"{address}: asks for confirmation again and again: download it in a browser")
+    raise FetchError(f"{address}: keeps asking for confirmation: download it in a browser")
 
 
 def _ask(opener: urllib.request.OpenerDirector, url: str, headers: dict[str, str], address: str) -> Any:
@@ -216,11 +214,10 @@ def _ask(opener: urllib.request.OpenerDirector, url: str, headers: dict[str, str
     except urllib.error.URLError as error:
         cause = error.reason
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise FetchError(
-                f"{address}: the certificate of {host} cannot be trusted: {cause.verify_message}"
-            ) from error
+            what = f"the certificate of {host} cannot be trusted: {cause.verify_message}"
+            raise FetchError(f"{address}: {what}") from error
         text = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
-        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _NOBODY_THERE):
+        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE):
             raise Unreachable(f"{host} cannot be reached: {text}") from error
         raise _BrokenTransfer(f"{host}: {text}") from error
     except (OSError, http.client.HTTPException) as error:
@@ -230,7 +227,7 @@ def _ask(opener: urllib.request.OpenerDirector, url: str, headers: dict[str, str
 
 
 class _Page(HTMLParser):
-    """A page instead of the file: the form or link that leads on to the file, or why there is none."""
+    """A page instead of the file: the form or link that leads to the file, or the reason why there is none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,9 +260,9 @@ class _Page(HTMLParser):
     def reason(self) -> str:
         text = self.text.casefold()
         if "quota" in text or "too many users" in text:
-            return "the server's download quota for it is used up: try again in a day, or another mirror"
+            return "its download quota on the server is used up: try again in a day, or use another mirror"
         if "sign in" in text or "need access" in text or "permission" in text:
-            return "the server wants somebody who is signed in: it is not open to the public (any more)"
+            return "the server requires signing in: the file is not public (any more)"
         return " ".join(self.title.split())[:100] or "it has no title"
 
 
@@ -274,7 +271,7 @@ def _read_page(response: Any) -> _Page:
     with contextlib.closing(response):
         try:
             data = response.read(MAX_PAGE_BYTES)
-            # Where the connection just ends, read returns what came.
+            # If the connection just ends, read returns what was received.
             if response.length and len(data) < MAX_PAGE_BYTES:
                 raise _BrokenTransfer("a page broke off")
             page.feed(data.decode("utf-8", "replace"))

@@ -207,20 +207,13 @@ def by_frequency(runs: Sequence[RunFacts], metric: str, title: str, text: str) -
             estimates = [part.values[metric] for part in run.scores.bins]
             axes.bar(at, [estimate.value for estimate in estimates], 0.1, color=RUN_COLOURS[place], alpha=0.3)
             _whiskers(axes, place, at, estimates)
-        counts = [_range_text(part.least, part.most) for part in bins]
-        axes.set_xticks(range(len(bins)), [f"{part.name}\n{n}" for part, n in zip(bins, counts, strict=True)])
+        axes.set_xticks(range(len(bins)), [f"{part.name}\n{part.rows_text('\N{EN DASH}')}" for part in bins])
         axes.set_xlim(-0.5, len(bins) - 0.5)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("training rows of the label")
         axes.set_title(f"{metric} (%)")
 
     return draw(f"bins {metric}", title, text, paint)
-
-
-def _range_text(least: int, most: int | None) -> str:
-    if most is None:
-        return f"{least}+"
-    return f"{least}\N{EN DASH}{most}" if most > least else f"{least}"
 
 
 def label_frequency(label_counts: np.ndarray) -> Picture:
