@@ -19,7 +19,7 @@ from xmlpreck.data.corpus import Columns
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.evaluation import comparison
-from xmlpreck.evaluation.comparison import BLOCK_ROWS, LabelCounts, Rankings, Versus
+from xmlpreck.evaluation.comparison import BLOCK_ROWS, Comparison, LabelCounts, Rankings
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.metrics import Meter, Scores
 from xmlpreck.model import Model
@@ -252,7 +252,7 @@ class Comparisons:
     """Scores of several prediction files or models, and each but the first against the first."""
 
     evaluations: list[Evaluation]
-    against_first: list[Versus]
+    against_first: list[Comparison]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all for JSON."""
@@ -279,9 +279,9 @@ def compare(
     truth = open_truth(_locate(data), _load(model), options, note, progress)
     rankings = [truth.rankings(str(path)) for path in files]
     blocks = [each.blocks() for each in rankings]
-    results, versus = comparison.compare(truth.rows, blocks, truth.meter, truth.pairs, progress)
+    results, against_first = comparison.compare(truth.rows, blocks, truth.meter, truth.pairs, progress)
     found = [_evaluation(each, scores, truth, note) for each, scores in zip(rankings, results, strict=True)]
-    return Comparisons(found, versus)
+    return Comparisons(found, against_first)
 
 
 def write_label_counts(path: str | Path, scores: Scores, truth: Truth) -> None:

@@ -207,7 +207,7 @@ def by_frequency(runs: Sequence[RunFacts], metric: str, title: str, text: str) -
             estimates = [part.values[metric] for part in run.scores.bins]
             axes.bar(at, [estimate.value for estimate in estimates], 0.1, color=RUN_COLOURS[place], alpha=0.3)
             _whiskers(axes, place, at, estimates)
-        axes.set_xticks(range(len(bins)), [f"{part.name}\n{part.rows_text('\N{EN DASH}')}" for part in bins])
+        axes.set_xticks(range(len(bins)), [part.name + "\n" + part.rows_text("\N{EN DASH}") for part in bins])
         axes.set_xlim(-0.5, len(bins) - 0.5)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("training rows of the label")
