@@ -418,7 +418,7 @@ def test_bad_points_are_named(name):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_overflow_is_told(name):
     X, y = points(16, n=100)
-    with pytest.raises(InputError, match=r"^[^\n]*no longer finite in pass \d+: scale the features of X[^\n]*$"):
+    with pytest.raises(InputError, match=r"^[^\n]*scores are not finite in pass \d+: scale the features of X[^\n]*$"):
         rankers()[name].fit(X * 1e200, y)
 
 

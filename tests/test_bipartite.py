@@ -325,7 +325,7 @@ def test_wrong_points(X, y):
 
 def test_features_too_large_for_scores():
     X, y = noisy_points()
-    with pytest.raises(InputError, match="scores are no longer finite in pass 1: scale the features"):
+    with pytest.raises(InputError, match="scores are not finite in pass 1: scale the features"):
         PrecAtKRanker(batch_points=40).fit(1e200 * X, y)
 
 

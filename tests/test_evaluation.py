@@ -140,7 +140,7 @@ def test_a_comparison_needs_resamples(truth, guesses):
 def test_rows_without_any_label_are_refused(truth, guesses):
     """Every figure would be 0, as if the predictions were bad."""
     bare = truth._replace(labels=csr_array(truth.labels.shape, dtype=np.float32))
-    with pytest.raises(InputError, match=f"none of the {truth.n_rows:,} rows has a label: there is nothing to score"):
+    with pytest.raises(InputError, match=f"none of the {truth.n_rows:,} rows has a label to score predictions against"):
         measure(bare, [guesses[0]], Meter(truth.n_labels))
 
 
@@ -325,7 +325,7 @@ def test_report_finds_the_rows_of_its_runs(folder, capsys):
     [
         (["evaluate", "--data", "tiny", "--pred", "none.txt"], "none.txt"),
         (["evaluate", "--data", "tiny", "--pred", "lists.txt", "--ks", "0"], "--ks must be a whole number, 1 or more"),
-        (["evaluate", "--data", "tiny", "--pred", "lists.txt", "--ks", "1,1"], "each once"),
+        (["evaluate", "--data", "tiny", "--pred", "lists.txt", "--ks", "1,1"], "different numbers"),
         (["evaluate", "--data", "tiny", "--pred", "lists.txt", "--convention", "mine"], "no convention 'mine'"),
         (["evaluate", "--data", "tiny", "--pred", "lists.txt", "--propensity", "1"], "two numbers A,B"),
         (["evaluate", "--data", "tiny", "--pred", "lists.txt", "--bins", "9,3"], "ascending"),

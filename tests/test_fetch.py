@@ -330,7 +330,7 @@ def test_file_changed_between_attempts(server, tmp_path, obeys, later):
 
 def test_part_of_another_address_is_not_gone_on_with(server, tmp_path):
     server.body, server.cuts = NOISE, [200_000, 0, 0, 0]
-    with pytest.raises(FetchError, match=r"tried 3 times: .*x.part keeps 200,000 bytes: the same command goes on"):
+    with pytest.raises(FetchError, match=r"tried 3 times: .*x.part keeps 200,000 bytes: run the same command"):
         get(server, tmp_path)
     assert get(server, tmp_path, "/other") == NOISE
     assert server.requests[-1] == ("/other", None)
@@ -434,8 +434,8 @@ def test_confirm_pages_are_confirmed(server, tmp_path, monkeypatch, page):
         ("<title>Google Drive - Quota exceeded</title>", "download quota on the server is used up: try again in a day"),
         ("<p>Too many users have viewed or downloaded this file recently", "download quota"),
         ("<title>Google Drive: Sign in</title>", "requires signing in: the file is not public"),
-        ("<title>Some\nother   page</title>", "a page: Some other page$"),
-        ("<p>nothing", "a page: it has no title$"),
+        ("<title>Some\nother   page</title>", "a page, not the file: Some other page$"),
+        ("<p>nothing", "a page, not the file: it has no title$"),
         (
             LINK.replace("/download?", "file:///etc/passwd?"),
             "leads to file:.*, which is not http or https: not followed",

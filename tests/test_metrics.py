@@ -511,9 +511,9 @@ def test_sign_test_is_the_exact_binomial_one(n_won, n_lost):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ks": (0, 1)}, r"1 or more.*\[0, 1\]"),
-        ({"ks": (1, 3, 3)}, r"each once.*\[1, 3, 3\]"),
-        ({"ks": ()}, r"1 or more.*\[\]"),
+        ({"ks": (0, 1)}, r"numbers from 1.*\[0, 1\]"),
+        ({"ks": (1, 3, 3)}, r"different numbers.*\[1, 3, 3\]"),
+        ({"ks": ()}, r"numbers from 1.*\[\]"),
         ({"convention": "matlab"}, "matlab.*repository"),
         ({"inverse_propensity": np.ones(4)}, "4.*9"),
         ({"label_counts": np.ones(4, int)}, "4.*9"),

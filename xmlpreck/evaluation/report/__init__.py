@@ -1,4 +1,4 @@
-"""One self-contained HTML page about one or several models: figures, labels, sample rows, settings."""
+"""Write one self-contained HTML page about one or several models: figures, labels, sample rows, settings."""
 
 from xmlpreck.config import InputError
 

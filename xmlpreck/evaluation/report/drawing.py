@@ -1,6 +1,7 @@
-"""Pictures as inline SVG: text stays text, and colours are the page's variables, so that one SVG serves light and dark.
+"""Draw pictures as inline SVG with text as text and colours as CSS variables, for light and dark pages.
 
-Same facts, same bytes: ids come from a salt, and no date is written. Names of runs and labels never enter a picture.
+The same facts give the same bytes: ids come from a salt, and no date is written. Names of runs and labels are never
+part of a picture.
 """
 
 import io
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from xmlpreck.evaluation.report.facts import MOST_RUNS
+from xmlpreck.evaluation.report.facts import MAX_RUNS
 
 # In CSS pixels, of which matplotlib's inch has 72.
 WIDTH, HEIGHT = 360, 236
@@ -23,10 +24,10 @@ WIDTH, HEIGHT = 360, 236
 # Colours that stand for variables of page.css while matplotlib draws.
 INK, MUTED, RULE = "#0c0001", "#0c0002", "#0c0003"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)"}
-RUN_COLOURS = [f"#0c001{place}" for place in range(MOST_RUNS)]
-VARIABLES |= {colour: f"var(--run-{place})" for place, colour in enumerate(RUN_COLOURS)}
+RUN_COLOURS = [f"#0c001{index}" for index in range(MAX_RUNS)]
+VARIABLES |= {colour: f"var(--run-{index})" for index, colour in enumerate(RUN_COLOURS)}
 
-# A run is told by its marker too, and a second or third line of a run by its dashes.
+# Runs also differ by marker, and the lines of one run by dashes.
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 
@@ -62,16 +63,17 @@ STYLE = {
 
 class Picture(NamedTuple):
     title: str
-    text: str  # what it shows and how to read it
+    text: str  # caption
     svg: str
 
 
-def draw(name: str, title: str, text: str, paint: Callable[[Any], None]) -> Picture:
-    """A picture that `paint` puts on matplotlib's axes; `name` makes its ids its own."""
+def draw(name: str, title: str, text: str, paint: Callable[[Any], None], unit: str, **settings: Any) -> Picture:
+    """Make a picture of what `paint` draws on axes with this unit above and these settings; ids depend on `name`."""
     with style.context(["default", STYLE | {"svg.hashsalt": name}]):  # whatever the user's matplotlibrc says
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72, layout="constrained")
         axes = figure.subplots()
         paint(axes)
+        axes.set(title=unit, **settings)
         axes.tick_params(axis="y", length=0, pad=5)
         axes.tick_params(axis="x", length=0, pad=8)
         out = io.StringIO()
@@ -80,14 +82,14 @@ def draw(name: str, title: str, text: str, paint: Callable[[Any], None]) -> Pict
 
 
 def _inline(svg: str, description: str) -> str:
-    """matplotlib's file as an element of a page: no prologue, fonts, sizes, date or style sheet of its own."""
+    """Convert matplotlib's file to an element of a page, without its prologue, fonts, sizes, date and style sheet."""
     body = svg[svg.index("<g id=") : svg.rindex("</svg>")]
     used = set(re.findall(r"#([mp][0-9a-f]{10})", body))
     body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", body)
     body = re.sub(r" font-family: [^;]*;", "", body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda found: VARIABLES.get(found[0], found[0]), body)
     body = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", body)
-    # Coordinates to a hundredth; numbers between tags are words on the axes and stay as they are.
+    # Round coordinates to a hundredth, but not the text between tags.
     body = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", tag[0]), body)
     body = re.sub(r"\s*\n\s*", " ", body)
     return (
@@ -97,7 +99,7 @@ def _inline(svg: str, description: str) -> str:
 
 
 def _short(value: float) -> str:
-    """1500 -> 1.5k"""
+    """Format 1500 as 1.5k."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:g}{letter}"
@@ -105,33 +107,34 @@ def _short(value: float) -> str:
 
 
 def log_axis(axis: Any, values: np.ndarray) -> None:
-    """Powers of ten, or 1, 2, 5 of each where they are few, in plain numbers."""
+    """Put ticks at powers of ten, or at 1, 2, 5 times each if there are few, in plain numbers."""
     low, high = np.floor(np.log10(values.min())), np.ceil(np.log10(values.max()))
     steps = (1, 2, 5) if high - low <= 2 else (1,)
-    places = [step * 10.0**power for power in np.arange(low, high + 1) for step in steps]
-    axis.set_major_locator(FixedLocator([p for p in places if values.min() <= p <= values.max()] or places))
+    ticks = [step * 10.0**power for power in np.arange(low, high + 1) for step in steps]
+    axis.set_major_locator(FixedLocator([t for t in ticks if values.min() <= t <= values.max()] or ticks))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axis.set_minor_locator(NullLocator())
 
 
-def look(place: int, line: int = 0) -> dict[str, Any]:
-    """Colour, marker and dashes of a run's line."""
-    return {"color": RUN_COLOURS[place], "marker": MARKERS[place], "linestyle": DASHES[line]}
+def look(index: int, line: int = 0) -> dict[str, Any]:
+    """Return colour, marker and dashes of a run's line."""
+    return {"color": RUN_COLOURS[index], "marker": MARKERS[index], "linestyle": DASHES[line]}
 
 
 def explain_dashes(axes: Any, names: Sequence[str]) -> None:
+    """Add a legend of dashes."""
     handles = [Line2D([], [], color=MUTED, linestyle=dash) for dash in DASHES[: len(names)]]
     legend_above(axes, handles, names)
 
 
 def legend_above(axes: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
-    """To the right of the title, where it covers no line."""
-    place = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.975)}
-    axes.legend(handles, names, ncols=len(names), handlelength=1.9, handletextpad=0.5, columnspacing=1, **place)
+    """Add a legend to the right of the title, where it covers no line."""
+    corner = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.975)}
+    axes.legend(handles, names, ncols=len(names), handlelength=1.9, handletextpad=0.5, columnspacing=1, **corner)
 
 
-def swatch(place: int) -> str:
-    """A run's marker, for the legend in the page."""
+def swatch(index: int) -> str:
+    """Return a run's marker for the legend of the page."""
     shapes = {
         "o": '<circle cx="7" cy="7" r="5"/>',
         "s": '<path d="M2.5 2.5h9v9h-9z"/>',
@@ -140,5 +143,5 @@ def swatch(place: int) -> str:
         "v": '<path d="M7 12l5.5-10h-11z"/>',
         "P": '<path d="M5 1h4v4h4v4h-4v4h-4v-4h-4v-4h4z"/>',
     }
-    start = f'<svg class="swatch" viewBox="0 0 14 14" aria-hidden="true" style="fill: var(--run-{place})">'
-    return f"{start}{shapes[MARKERS[place]]}</svg>"
+    start = f'<svg class="swatch" viewBox="0 0 14 14" aria-hidden="true" style="fill: var(--run-{index})">'
+    return f"{start}{shapes[MARKERS[index]]}</svg>"

@@ -1,4 +1,4 @@
-"""What a report tells, gathered in one pass over the scored rows for each run, and short ones over some of them."""
+"""Gather the facts of a report, in one pass over the scored rows per run, and over some rows for pruned models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from xmlpreck import metrics
 from xmlpreck.config import InputError
-from xmlpreck.data.formats import Dataset, TopK
+from xmlpreck.data.dataset import Dataset, TopK
 from xmlpreck.data.rows import RowSource, Subset
 from xmlpreck.data.survey import Survey
 from xmlpreck.model import Model, bytes_a_weight
@@ -17,22 +17,22 @@ from xmlpreck.model.choosing import Seen, choice_records, seen_rows
 from xmlpreck.model.pruning import threshold_for_share
 
 KS = (1, 2, 3, 4, 5)
-MOST_RUNS = 6  # as many as there are colours that everybody can tell apart
+MAX_RUNS = 6  # as many as there are colours that everybody can tell apart
 
-# Shares of the weights that pruned models keep, and how many rows these are tried on.
+# Shares of the weights that pruned models keep, and the number of rows that these are scored on.
 KEPT_SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 PRUNING_ROWS = 5000
 
-LEAST_TRUE_ROWS = 5  # a label's F1 on fewer rows is chance
+MIN_TRUE_ROWS = 5  # a label's F1 on fewer rows is chance
 
-# Outcomes of a row: as many of its labels found as k places hold, some, none; it has none. And sample rows of each.
+# Outcomes of a row: min(k, labels) of its labels found, some, none; it has no labels. And sample rows of each.
 ALL_FOUND, SOME_FOUND, NONE_FOUND, NO_LABELS = range(4)
 SAMPLES = {ALL_FOUND: 4, SOME_FOUND: 3, NONE_FOUND: 3}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model and the name that it has in the report."""
+    """A model and its name in the report."""
 
     name: str
     scorer: Model
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """The rows that all runs are scored on, and what training rows say of the labels, where that is known."""
+    """The rows that all runs are scored on, and label statistics of the training rows, if known."""
 
     name: str
     split: str
@@ -52,7 +52,7 @@ class ScoredRows:
 class PrunedFacts(NamedTuple):
     """A pruned model, scored on some of the rows."""
 
-    n_bytes: int  # of the weights, as they stand on disk
+    n_bytes: int  # of the weights on disk
     n_rows: int
     precision: dict[str, float]
 
@@ -62,20 +62,20 @@ class RunFacts:
     """One run on all rows."""
 
     name: str
-    info: dict[str, Any]  # model.json's: config, data, history
+    info: dict[str, Any]  # of model.json: config, data, history
     scores: metrics.Scores
-    best_scores: np.ndarray  # (n_rows) the score of each row's first label
-    best_hits: np.ndarray  # (n_rows) whether that label is right
+    best_scores: np.ndarray  # (n_rows) score of each row's top label
+    best_hits: np.ndarray  # (n_rows) whether the top label is right
     outcomes: np.ndarray  # (n_rows) ALL_FOUND, ...
-    reliability: Reliability  # of the probabilities of all first labels, or of the sigmoids of their scores
+    reliability: Reliability  # of the probabilities of the top labels, or of the sigmoids of their scores
     is_calibrated: bool
     pruned: list[PrunedFacts]
-    seen: Seen  # what the model knows of the rows already
-    choices: list[dict[str, Any]]  # made on rows that were not held out
+    seen: Seen  # whether the model was trained or tuned on the rows
+    choices: list[dict[str, Any]]  # made on these rows
 
 
 class Sample(NamedTuple):
-    """A row with its true labels, and each run's first labels of it."""
+    """A row with its true labels, and each run's top labels."""
 
     row_id: int
     row: Dataset
@@ -94,14 +94,14 @@ class Facts:
 
     @property
     def rows_name(self) -> str:
-        """What the scored rows are called: training rows, whatever their split, if a run was trained on them."""
+        """Name the scored rows by their split, or training rows if a run was trained on them."""
         return "training rows" if any(run.seen.trained for run in self.runs) else f"{self.data.split} rows"
 
 
 def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: bool = False) -> Facts:
     """Score every run on all rows."""
-    if not 1 <= len(runs) <= MOST_RUNS:
-        raise InputError(f"a report shows 1 to {MOST_RUNS} runs, but {len(runs)} were given")
+    if not 1 <= len(runs) <= MAX_RUNS:
+        raise InputError(f"a report shows 1 to {MAX_RUNS} runs, but {len(runs)} were given")
     if not data.source.n_rows:
         raise InputError(f"{data.name}, split {data.split}: has no rows to report on")
     for run in runs:
@@ -124,9 +124,9 @@ def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: 
 
 def _check_fit(run: Run, data: ScoredRows) -> None:
     known, given = ((x.n_features, x.n_labels) for x in (run.scorer, data.source))
-    if known[0] != given[0] or known[1] > given[1]:  # raw text may have labels that no model knows
+    if known[0] != given[0] or known[1] > given[1]:  # raw text may have labels that were not in training
         raise InputError(
-            f"{run.name}: knows {known[0]} features and {known[1]} labels, but {data.name} has {given[0]} and "
+            f"{run.name}: has {known[0]} features and {known[1]} labels, but {data.name} has {given[0]} and "
             f"{given[1]}: give the data that the model was made for with --data"
         )
 
@@ -140,7 +140,7 @@ def _measure(run: Run, data: ScoredRows, survey: Survey | None, n_threads: int, 
         label_counts=data.label_counts,
         n_threads=n_threads,
     )
-    parts, places = [], []
+    parts, predictions = [], []
     calibration = run.scorer.calibration
     for block, top in run.scorer.predict_blocks(data.source, max(ks), n_threads, progress):
         if survey is not None:
@@ -149,9 +149,9 @@ def _measure(run: Run, data: ScoredRows, survey: Survey | None, n_threads: int, 
         hit = metrics.hits(top, block.labels)
         parts.append((top.scores[:, 0], hit[:, 0], _outcomes(hit, np.diff(block.labels.indptr))))
         probable = uncalibrated(top) if calibration is None else calibration.probabilities(top)
-        places.append((probable.scores[top.labels >= 0], hit[top.labels >= 0]))
+        predictions.append((probable.scores[top.labels >= 0], hit[top.labels >= 0]))
     best_scores, best_hits, outcomes = (np.concatenate(part) for part in zip(*parts, strict=True))
-    probabilities, is_right = (np.concatenate(part) for part in zip(*places, strict=True))
+    probabilities, is_right = (np.concatenate(part) for part in zip(*predictions, strict=True))
     return RunFacts(
         run.name,
         run.scorer.info,
@@ -174,7 +174,7 @@ def _outcomes(hit: np.ndarray, n_true: np.ndarray) -> np.ndarray:
 
 
 def _prune(scorer: Model, source: RowSource, n_threads: int) -> list[PrunedFacts]:
-    """Models that keep ever fewer of the largest weights."""
+    """Score models that keep ever fewer of the largest weights."""
     n_rows = min(source.n_rows, PRUNING_ROWS)
     rows = Subset(source, np.arange(n_rows) * source.n_rows // n_rows)
     facts = []
@@ -186,7 +186,7 @@ def _prune(scorer: Model, source: RowSource, n_threads: int) -> list[PrunedFacts
 
 
 def _samples(data: ScoredRows, runs: Sequence[Run], outcomes: np.ndarray) -> list[Sample]:
-    """Rows of each outcome in the first run, drawn by default_rng(0), in the order of the data."""
+    """Draw rows of each outcome in the first run by default_rng(0), in the order of the data."""
     samples = []
     for outcome, n_wanted in SAMPLES.items():
         drawn = np.random.default_rng(0).permutation(np.flatnonzero(outcomes == outcome))[:n_wanted]
@@ -198,6 +198,6 @@ def _samples(data: ScoredRows, runs: Sequence[Run], outcomes: np.ndarray) -> lis
 
 
 def label_f1(scores: metrics.Scores) -> np.ndarray:
-    """F1 of each label among the first k (the largest k) of all rows: 2 right / (predicted + true), in per cent."""
+    """Compute F1 of each label in the top k (the largest k) of all rows: 2 right / (predicted + true), in per cent."""
     either = scores.label_predicted[-1] + scores.label_truth
     return np.asarray(200 * scores.label_hits[-1] / np.maximum(either, 1))

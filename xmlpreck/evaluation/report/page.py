@@ -1,4 +1,4 @@
-"""The facts as one HTML page: no script, no network, system fonts; the same facts and day give the same bytes."""
+"""Write the facts as one HTML page without scripts or network; the same facts and day give the same bytes."""
 
 import datetime
 from collections.abc import Sequence
@@ -38,13 +38,12 @@ def write_report(
 
 
 def page_of(facts: Facts, made_on: datetime.date) -> str:
-    """The whole page."""
+    """Format the whole page."""
     ids = {title: title.split()[0].lower() for title in SECTIONS}
     links = "".join(f'<a href="#{ids[title]}">{title}</a>' for title in SECTIONS)
     body = "".join(_section(ids[title], title, *make(facts)) for title, make in SECTIONS.items())
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    # The policy forbids scripts and loading, whatever stands in the page.
-    # The empty icon keeps browsers from asking for one.
+    # The policy forbids scripts and loading, whatever is in the page; the empty icon stops requests for one.
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -1,4 +1,4 @@
-"""Why the first label of each sample row came first, as a section of the report."""
+"""Explain the top label of each sample row, as a section of the report."""
 
 from xmlpreck.evaluation.report.facts import Facts, Sample
 from xmlpreck.evaluation.report.sections import label_name, named, paragraphs
@@ -9,11 +9,11 @@ FEATURES_SHOWN = 3  # for the label, and as many against it
 
 
 def reasons(facts: Facts) -> tuple[str, str]:
-    """(words for the margin, HTML beside them), like the parts in sections.py."""
+    """Return (words for the margin, HTML beside them), like the parts in sections.py."""
     words = [
-        "What the strongest features of the sample rows add to the score of the first label: + for it, "
+        "What the strongest features of the sample rows add to the score of the top label: + for it, "
         "\N{MINUS SIGN} against it.",
-        "<code>xmlpreck explain</code> tells all of it, for any row.",
+        "<code>xmlpreck explain</code> shows all features, for any row.",
     ]
     if len(facts.runs) > 1:
         words.insert(1, f"By the weights of {named(facts.runs[0].name)}.")
@@ -28,13 +28,11 @@ def _card(facts: Facts, sample: Sample) -> str:
     names = Names(facts.label_names, facts.feature_names, facts.first.n_features)
     adds = parts.contributions
     order = parts.falling().tolist()
-    speaking_for = [place for place in order if adds[place] > 0][:FEATURES_SHOWN]
-    against = [place for place in order if adds[place] < 0][-FEATURES_SHOWN:]
-    items = "".join(
-        _item(names.feature(int(parts.features[place])), float(adds[place])) for place in speaking_for + against
-    )
-    n_others = len(order) - len(speaking_for) - len(against)
-    rest = float(top.scores[0, 0]) - sum(float(adds[place]) for place in speaking_for + against)
+    shown = [index for index in order if adds[index] > 0][:FEATURES_SHOWN]
+    shown += [index for index in order if adds[index] < 0][-FEATURES_SHOWN:]
+    items = "".join(_item(names.feature(int(parts.features[index])), float(adds[index])) for index in shown)
+    n_others = len(order) - len(shown)
+    rest = float(top.scores[0, 0]) - sum(float(adds[index]) for index in shown)
     noun = "other feature" if n_others == 1 else "other features"
     others = f'<p class="missed">{n_others:,} {noun}: {_signed(rest)}</p>' if n_others else ""
     kind = "right" if hits(top, sample.row.labels)[0, 0] else "wrong"

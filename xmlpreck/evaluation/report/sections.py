@@ -1,6 +1,6 @@
-"""The parts of a report, each as (words for the margin, HTML beside them).
+"""Format the parts of a report, each as (words for the margin, HTML beside them).
 
-Every name is escaped and in <bdi>: names are other people's, and one in another script must not turn a line around.
+Every name is escaped and in <bdi>: names come from data, and one in a right-to-left script must not reverse a line.
 """
 
 import datetime
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import xmlpreck
-from xmlpreck.data.formats import TopK
+from xmlpreck.data.dataset import TopK
 from xmlpreck.evaluation.report import pictures
 from xmlpreck.evaluation.report.drawing import Picture, swatch
-from xmlpreck.evaluation.report.facts import LEAST_TRUE_ROWS, Facts, RunFacts, Sample, label_f1
+from xmlpreck.evaluation.report.facts import MIN_TRUE_ROWS, Facts, RunFacts, Sample, label_f1
 from xmlpreck.metrics import REPORTED_KS, Estimate, hits
 
 FAMILIES = {"P": "precision P@k", "nDCG": "nDCG@k", "PSP": "propensity-scored PSP@k"}
@@ -26,6 +26,7 @@ ANSWERED_SHARE = 50
 
 
 def named(text: str) -> str:
+    """Escape and isolate a name."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
@@ -33,10 +34,20 @@ def label_name(facts: Facts, label: int) -> str:
     return named(facts.label_names[label]) if facts.label_names else f"label {label}"
 
 
-def run_name(facts: Facts, place: int) -> str:
-    """With its marker, if there are several."""
-    mark = swatch(place) if len(facts.runs) > 1 else ""
-    return mark + named(facts.runs[place].name)
+def run_name(facts: Facts, index: int) -> str:
+    """Return a run's name, with its marker if there are several runs."""
+    mark = swatch(index) if len(facts.runs) > 1 else ""
+    return mark + named(facts.runs[index].name)
+
+
+def of_run(facts: Facts, index: int) -> str:
+    """Return ": NAME" for a heading, "" if there is only one run."""
+    return f": {run_name(facts, index)}" if len(facts.runs) > 1 else ""
+
+
+def bold(value: float, is_best: bool) -> str:
+    """Format a value, in bold if it is the best."""
+    return f"<strong>{value:.2f}</strong>" if is_best else f"{value:.2f}"
 
 
 def paragraphs(*texts: str) -> str:
@@ -46,7 +57,7 @@ def paragraphs(*texts: str) -> str:
 def legend(facts: Facts) -> str:
     if len(facts.runs) == 1:
         return ""
-    items = (f"<li>{run_name(facts, place)}</li>" for place in range(len(facts.runs)))
+    items = (f"<li>{run_name(facts, index)}</li>" for index in range(len(facts.runs)))
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -60,7 +71,7 @@ def figures(shown: Iterable[Picture]) -> str:
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML; a row's first is its head. A table that is too wide scrolls in its own box."""
+    """Format a table of HTML cells, of which a row's first is its head; a wide table scrolls in its own box."""
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     body = "".join(
         f'<tr><th scope="row" class="name">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
@@ -101,13 +112,13 @@ def header(facts: Facts, made_on: datetime.date) -> str:
 
 
 def warnings(facts: Facts) -> str:
-    """A sentence for each run and reason to doubt its figures: it knows the rows already."""
-    told = (f"{named(run.name)} {text}." for run in facts.runs for text in run.seen.notes())
-    return "".join(f'<p class="warning" role="note">{text}</p>\n' for text in told)
+    """Warn of each run whose scores are biased because it was trained or tuned on the rows."""
+    texts = (f"{named(run.name)} {text}." for run in facts.runs for text in run.seen.notes())
+    return "".join(f'<p class="warning" role="note">{text}</p>\n' for text in texts)
 
 
 def summary(facts: Facts) -> str:
-    """P@k, nDCG@k and PSP@k of each run; the best of several is set in bold."""
+    """Format P@k, nDCG@k and PSP@k of each run; the best of several is in bold."""
     scores = facts.runs[0].scores
     # nDCG@1 is P@1.
     measures = {family: [f"{family}@{k}" for k in REPORTED_KS if (family, k) != ("nDCG", 1)] for family in FAMILIES}
@@ -121,14 +132,13 @@ def summary(facts: Facts) -> str:
     )
     heads = "".join(f'<th scope="col">{name}</th>' for name in names)
     rows = []
-    for place, run in enumerate(facts.runs):
+    for index, run in enumerate(facts.runs):
         cells = []
         for name in names:
             estimate = run.scores.values[name]
-            strong = len(facts.runs) > 1 and estimate.value == best[name]
-            value = f"<strong>{estimate.value:.2f}</strong>" if strong else f"{estimate.value:.2f}"
+            value = bold(estimate.value, len(facts.runs) > 1 and estimate.value == best[name])
             cells.append(f"<td>{value}<small>{interval(estimate)}</small></td>")
-        rows.append(f'<tr><th scope="row" class="name">{run_name(facts, place)}</th>{"".join(cells)}</tr>')
+        rows.append(f'<tr><th scope="row" class="name">{run_name(facts, index)}</th>{"".join(cells)}</tr>')
     content = (
         f'<table class="summary"><thead><tr><td></td>{groups}</tr><tr><th scope="col">run</th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
@@ -146,7 +156,7 @@ def learning(facts: Facts) -> tuple[str, str]:
             seconds = sum(one["seconds"] for one in history)
             words.append(f"{named(run.name)}: {len(history)} passes in {seconds:,.1f} seconds.")
     if not any(run.info.get("history") for run in facts.runs):
-        return paragraphs("The models say nothing of how they were trained."), ""
+        return paragraphs("The models have no history of their training."), ""
     shown = pictures.learning(facts.runs)
     if not any("Held-out" in picture.title for picture in shown):
         words.append("No rows were held out; <code>--heldout 0.1</code> adds their precision after each pass.")
@@ -156,31 +166,27 @@ def learning(facts: Facts) -> tuple[str, str]:
 def precision(facts: Facts) -> tuple[str, str]:
     words = "A smaller model keeps the largest weights only, and is faster and lighter to serve."
     names = list(facts.runs[0].scores.values)
-    rows = ([name, *(cell for run in facts.runs for cell in _with_interval(run.scores.values[name]))] for name in names)
-    heads = [
-        "measure",
-        *(text for place in range(len(facts.runs)) for text in (run_name(facts, place), "95% interval")),
-    ]
+    heads, rows = ["measure"], [[name] for name in names]
+    for index, run in enumerate(facts.runs):
+        heads += [run_name(facts, index), "95% interval"]
+        for row, name in zip(rows, names, strict=True):
+            row += [f"{run.scores.values[name].value:.2f}", interval(run.scores.values[name])]
     everything = details("All measures, in per cent", table("All measures", heads, rows))
     shown = figures([pictures.precision(facts.runs), pictures.model_size(facts.runs)])
     return paragraphs(words) + legend(facts), shown + everything
-
-
-def _with_interval(estimate: Estimate) -> tuple[str, str]:
-    return f"{estimate.value:.2f}", interval(estimate)
 
 
 def confidence(facts: Facts) -> tuple[str, str]:
     words = ["Does a high score mean a right label? Scores of different runs are on different scales."]
     for run in facts.runs:
         shares, values = pictures.answered(run)
-        place = min(int(np.searchsorted(shares, ANSWERED_SHARE)), len(shares) - 1)
+        point = min(int(np.searchsorted(shares, ANSWERED_SHARE)), len(shares) - 1)
         words.append(
-            f"{named(run.name)}: P@1 is {values[-1]:.1f}% of all rows, and {values[place]:.1f}% of the "
-            f"{shares[place]:.0f}% with the highest scores."
+            f"{named(run.name)}: P@1 is {values[-1]:.1f}% of all rows, and {values[point]:.1f}% of the "
+            f"{shares[point]:.0f}% with the highest scores."
         )
     shown = [pictures.coverage(facts.runs)]
-    shown += [pictures.histogram(facts.runs, place) for place in range(len(facts.runs))]
+    shown += [pictures.histogram(facts.runs, index) for index in range(len(facts.runs))]
     return paragraphs(*words) + legend(facts), figures(shown)
 
 
@@ -190,10 +196,10 @@ def frequency(facts: Facts) -> tuple[str, str]:
         return paragraphs("Needs the training rows, which were not given."), ""
     k = facts.runs[0].scores.ks[-1]
     parts = "What labels of each kind add to P@k: the parts sum to the whole."
-    recall = "Of the true labels of each kind, the share that stands among the first k."
+    recall = "Of the true labels of each kind, the share in the top k."
     shown = [
         pictures.by_frequency(facts.runs, f"P@{k}", f"Parts of P@{k}", parts),
-        pictures.by_frequency(facts.runs, f"R@{k}", f"Recall among the first {k}", recall),
+        pictures.by_frequency(facts.runs, f"R@{k}", f"Recall in the top {k}", recall),
         pictures.label_frequency(label_counts),
         pictures.ever_right(facts.runs, label_counts),
     ]
@@ -201,9 +207,9 @@ def frequency(facts: Facts) -> tuple[str, str]:
     sizes = ", ".join(f"{part.n_labels:,} {part.name}" for part in bins)
     words = f"Labels by the number of training rows that have them: {sizes}."
     rows = (
-        [f"{run_name(facts, place)}, {part.name}", f"{part.n_labels:,}", f"{part.n_true:,}"]
+        [f"{run_name(facts, index)}, {part.name}", f"{part.n_labels:,}", f"{part.n_true:,}"]
         + [f"{estimate.value:.2f}" for estimate in part.values.values()]
-        for place, run in enumerate(facts.runs)
+        for index, run in enumerate(facts.runs)
         for part in run.scores.bins
     )
     heads = ["labels of", "labels", "true", *bins[0].values]
@@ -213,21 +219,17 @@ def frequency(facts: Facts) -> tuple[str, str]:
 
 def labels(facts: Facts) -> tuple[str, str]:
     k = facts.runs[0].scores.ks[-1]
-    words = (
-        f"By F1 of the first {k} places, of the labels that at least {LEAST_TRUE_ROWS} rows have. Of equal ones "
-        "the more frequent come first."
-    )
+    words = f"By F1 in the top {k}, of the labels that at least {MIN_TRUE_ROWS} rows have; ties by frequency."
     tables = []
-    for place, run in enumerate(facts.runs):
+    for index, run in enumerate(facts.runs):
         f1 = label_f1(run.scores)
         for title, sign in (("Best", -1), ("Worst", 1)):
             order = np.lexsort((-run.scores.label_truth, sign * f1))
-            chosen = order[run.scores.label_truth[order] >= LEAST_TRUE_ROWS][:LABELS_SHOWN]
+            chosen = order[run.scores.label_truth[order] >= MIN_TRUE_ROWS][:LABELS_SHOWN]
             rows = (_label_row(facts, run, label, f1[label]) for label in chosen.tolist())
             heads = ("label", "true", "right", "predicted", "F1 (%)")
             content = table(f"{title} labels of {run.name}", heads, rows)
-            of_run = f": {run_name(facts, place)}" if len(facts.runs) > 1 else ""
-            tables.append(f"<div><h3>{title}{of_run}</h3>{content}</div>")
+            tables.append(f"<div><h3>{title}{of_run(facts, index)}</h3>{content}</div>")
     return paragraphs(words), f'<div class="pair">{"".join(tables)}</div>'
 
 
@@ -237,7 +239,7 @@ def _label_row(facts: Facts, run: RunFacts, label: int, f1: float) -> list[str]:
 
 
 def samples(facts: Facts) -> tuple[str, str]:
-    words = ["Drawn at random: rows whose labels were all found, as far as there is room, then some, then none."]
+    words = ["Drawn at random: rows with all labels found (as far as k allows), then some, then none."]
     if len(facts.runs) > 1:
         words.append(f"They are drawn by what {named(facts.runs[0].name)} found.")
     words.append("\N{CHECK MARK} right, \N{BALLOT X} wrong; the number is the score.")
@@ -247,15 +249,15 @@ def samples(facts: Facts) -> tuple[str, str]:
 
 def _sample(facts: Facts, sample: Sample) -> str:
     lists = []
-    for place, top in enumerate(sample.tops):
-        title = run_name(facts, place) if len(facts.runs) > 1 else "Predicted"
+    for index, top in enumerate(sample.tops):
+        title = run_name(facts, index) if len(facts.runs) > 1 else "Predicted"
         found = f"{hits(top, sample.row.labels).sum()} of {sample.row.labels.nnz} found"
         lists.append(f"<h4>{title} <span>{found}</span></h4>{_predicted(facts, sample, top)}")
     return f'<article class="sample"><h3>Row {sample.row_id:,}</h3>{_words(facts, sample)}{"".join(lists)}</article>'
 
 
 def _words(facts: Facts, sample: Sample) -> str:
-    """The features of the row with the largest values."""
+    """Name the features of the row with the largest values."""
     if not facts.feature_names:
         return ""
     rows = sample.row.rows
@@ -285,11 +287,11 @@ def settings(facts: Facts) -> tuple[str, str]:
         "All settings of each run, to be saved as a TOML file.",
         "The same settings, seed and rows give the same bits for any number of threads.",
     )
-    return paragraphs(*words), "<div>" + "".join(_setting(facts, place) for place in range(len(facts.runs))) + "</div>"
+    return paragraphs(*words), "<div>" + "".join(_setting(facts, index) for index in range(len(facts.runs))) + "</div>"
 
 
-def _setting(facts: Facts, place: int) -> str:
-    run = facts.runs[place]
+def _setting(facts: Facts, index: int) -> str:
+    run = facts.runs[index]
     about = run.info.get("data", {})
     trained = f"Trained on {about['n_rows']:,} rows, SHA-256 <code>{escape(about['sha256'])}</code>." if about else ""
     trained += "".join(f" {_choice(record)}" for record in run.choices)
@@ -304,18 +306,18 @@ def _setting(facts: Facts, place: int) -> str:
         f"{scrolling('Settings', f'<pre>{toml}</pre>')}"
         f"<h3>To repeat</h3>{scrolling('Commands', f'<pre>{commands}</pre>')}"
     )
-    return details(f"{run_name(facts, place)}: settings, data and how to repeat", f'<div class="stack">{content}</div>')
+    return details(f"{run_name(facts, index)}: settings, data and how to repeat", f'<div class="stack">{content}</div>')
 
 
 def _choice(record: dict[str, Any]) -> str:
-    """A choice on rows that were not held out, whichever rows the report scores."""
+    """Describe a choice made on rows that were not held out."""
     where = f"the {escape(str(record.get('split')))} rows of {named(str(record.get('name')))}"
     digest = f"SHA-256 <code>{escape(str(record.get('sha256')))}</code>"
     return f"{escape(record['what']).capitalize()} chosen on {where}, {digest}."
 
 
 def to_toml(config: dict[str, dict[str, object]]) -> str:
-    """Sections of plain values; JSON writes such values as TOML does."""
+    """Format sections of plain values, which JSON and TOML write alike."""
     parts = (
         f"[{section}]\n"
         + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())

@@ -1,28 +1,28 @@
-"""How self-tuning chose the settings of each run: a section of the report, and its picture."""
+"""Show how tuning chose the settings of each run: a section of the report, and its picture."""
 
 from html import escape
 from typing import Any
 
 from xmlpreck.evaluation.report.drawing import INK, RUN_COLOURS, Picture, draw
 from xmlpreck.evaluation.report.facts import Facts
-from xmlpreck.evaluation.report.sections import details, figure, named, paragraphs, run_name, table
+from xmlpreck.evaluation.report.sections import bold, details, figure, named, of_run, paragraphs, run_name, table
 from xmlpreck.evaluation.tables import chosen_text, counted, setting_text, trials_of
 
-# Opacity of the worst and the best cell: one that is seen, and one whose number is read on every run's colour.
+# Opacity of the worst and the best cell: visible, and with a readable number in every run's colour.
 PALEST, DARKEST = 0.05, 0.4
 
 
 def section(facts: Facts) -> tuple[str, str]:
-    """(words for the margin, HTML beside them), like the parts in sections.py."""
-    tuned = {place: run.info["tuning"] for place, run in enumerate(facts.runs) if "tuning" in run.info}
+    """Return (words for the margin, HTML beside them), like the parts in sections.py."""
+    tuned = {index: run.info["tuning"] for index, run in enumerate(facts.runs) if "tuning" in run.info}
     if not tuned:
         return paragraphs("No run was tuned: the settings are those that were given, or the defaults."), ""
     words = [
-        "Settings were tried on samples of the training rows, and the better ones again on more of them. The judge is "
-        "the mean of P@1, P@3 and P@5 of training rows that were held out."
+        "Settings were tried on samples of the training rows, and the better ones again on more of them. They were "
+        "scored by the mean of P@1, P@3 and P@5 on training rows that were held out."
     ]
-    words += [f"{named(facts.runs[place].name)}: {_outcome(evidence)}" for place, evidence in tuned.items()]
-    if others := [named(run.name) for place, run in enumerate(facts.runs) if place not in tuned]:
+    words += [f"{named(facts.runs[index].name)}: {_outcome(evidence)}" for index, evidence in tuned.items()]
+    if others := [named(run.name) for index, run in enumerate(facts.runs) if index not in tuned]:
         words.append(f"Not tuned: {', '.join(others)}.")
     shown = "".join(part(facts, *run) for run in tuned.items() for part in (_grid, _passes))
     pair = f'<div class="pair">{shown}</div>' if shown else ""
@@ -39,8 +39,8 @@ def _outcome(evidence: dict[str, Any]) -> str:
     )
 
 
-def _grid(facts: Facts, place: int, evidence: dict[str, Any]) -> str:
-    """The first rung's values by tau and eta, unless it tried only one pair of them."""
+def _grid(facts: Facts, index: int, evidence: dict[str, Any]) -> str:
+    """Draw the first rung's values by tau and eta, unless it tried only one pair of them."""
     first = evidence["rungs"][0] if evidence["rungs"] else {"trials": []}
     values: dict[tuple[float, float], float] = {}
     for trial in first["trials"]:
@@ -50,18 +50,18 @@ def _grid(facts: Facts, place: int, evidence: dict[str, Any]) -> str:
             values[cell] = max(trial["value"], values.get(cell, trial["value"]))
     if len(values) < 2:
         return ""
-    title = "First trials" + (f": {facts.runs[place].name}" if len(facts.runs) > 1 else "")
+    title = "First trials" + (f": {facts.runs[index].name}" if len(facts.runs) > 1 else "")
     text = (
         f"Mean of P@1, P@3 and P@5 (%) on held-out rows, after {counted(first['passes'], 'pass', 'passes')} over "
         f"{first['rows']:,} rows; the best is framed."
     )
     if len(values) < len(first["trials"]):
         text += " Trials that differ in other settings share a cell, which shows the best of them."
-    return figure(_draw_grid(place, title, text, values))
+    return figure(_draw_grid(index, title, text, values))
 
 
-def _draw_grid(place: int, title: str, text: str, values: dict[tuple[float, float], float]) -> Picture:
-    """A cell for each tau (across) and eta (up); the higher its value, the more of the run's colour."""
+def _draw_grid(index: int, title: str, text: str, values: dict[tuple[float, float], float]) -> Picture:
+    """Draw a cell for each tau (across) and eta (up), shaded by its value."""
     taus, etas = (sorted(set(of)) for of in zip(*values, strict=True))
     low, high = min(values.values()), max(values.values())
 
@@ -70,52 +70,45 @@ def _draw_grid(place: int, title: str, text: str, values: dict[tuple[float, floa
             x, y = taus.index(tau), etas.index(eta)
             strength = PALEST + (DARKEST - PALEST) * (value - low) / ((high - low) or 1)
             frame = {"edgecolor": INK, "linewidth": 1.5} if value == high else {}
-            axes.bar(x, 0.92, 0.96, y - 0.46, color=(RUN_COLOURS[place], strength), **frame)
+            axes.bar(x, 0.92, 0.96, y - 0.46, color=(RUN_COLOURS[index], strength), **frame)
             axes.text(x, y, f"{value:.1f}", color=INK, ha="center", va="center")
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
         axes.set_xticks(range(len(taus)), map(setting_text, taus))
         axes.set_yticks(range(len(etas)), map(setting_text, etas))
-        axes.set_xlabel("tau")
-        axes.set_title("eta")
 
-    return draw(f"tuning {place}", title, text, paint)
+    return draw(f"tuning {index}", title, text, paint, "eta", xlabel="tau")
 
 
-def _passes(facts: Facts, place: int, evidence: dict[str, Any]) -> str:
-    """The last rung's winner, which tells how many passes to make."""
+def _passes(facts: Facts, index: int, evidence: dict[str, Any]) -> str:
+    """Format the last rung's winner pass by pass, which determines the number of passes."""
     history = evidence["history"]
     if not history:
         return ""
     best = max(one["value"] for one in history)
     names = list(history[0]["scores"])
-    of_run = f": {run_name(facts, place)}" if len(facts.runs) > 1 else ""
     rows = (
         [
             f"{one['passes']:g}",
             *(f"{one['scores'][name]:.2f}" for name in names),
-            _value(one["value"], one["value"] == best),
+            bold(one["value"], one["value"] == best),
         ]
         for one in history
     )
     content = table("The winner, pass by pass", ["pass", *map(escape, names), "mean"], rows)
-    return f"<div><h3>The winner, pass by pass{of_run}</h3>{content}</div>"
+    return f"<div><h3>The winner, pass by pass{of_run(facts, index)}</h3>{content}</div>"
 
 
-def _value(value: float, is_best: bool) -> str:
-    return f"<strong>{value:.2f}</strong>" if is_best else f"{value:.2f}"
-
-
-def _trials(facts: Facts, place: int, evidence: dict[str, Any]) -> str:
+def _trials(facts: Facts, index: int, evidence: dict[str, Any]) -> str:
     names, trials = trials_of(evidence)
     rows = (
         [
             trial.trained_on,
             *map(escape, trial.cells),
-            _value(trial.value, trial.is_best),
+            bold(trial.value, trial.is_best),
             "kept" if trial.is_kept else "dropped",
         ]
         for trial in trials
     )
     content = table("All trials", ["trained on", *map(escape, names), "mean", "outcome"], rows)
-    return details(f"{run_name(facts, place)}: all trials, in per cent; the best of each rung is bold", content)
+    return details(f"{run_name(facts, index)}: all trials, in per cent; the best of each rung is bold", content)
