@@ -291,7 +291,7 @@ def test_what_is_not_known_is_left_out():
     assert "P@3" in text
     assert "P@5" not in text
     assert "training rows, which were not given" in text
-    assert "say nothing of how they were trained" in text
+    assert "have no history of their training" in text
     assert "No run was tuned" in text
 
 
