@@ -1,4 +1,8 @@
-"""The estimator: scikit-learn's contract, every kind of y, partial_fit against fit, and precision at k as a scorer."""
+"""The estimator: scikit-learn's contract, every kind of y, partial_fit against fit, and precision at k as a scorer.
+
+Tuning, probabilities, weights and saving: test_estimator_fitting.py. DataFrames: test_estimator_frames.py. Texts:
+test_estimator_text.py.
+"""
 
 import pickle
 import subprocess
@@ -9,16 +13,19 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csr_array, csr_matrix
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import xmlpreck
-from xmlpreck.api.classifier import PrecAtKClassifier, precision_at_k, precision_at_k_scorer
-from xmlpreck.config import RunConfig, TrainConfig
+from xmlpreck.api.estimators.classifier import PrecAtKClassifier
+from xmlpreck.api.estimators.scoring import precision_at_k, precision_at_k_scorer
+from xmlpreck.config import RowsConfig, RunConfig, TrainConfig, describe
 from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.kernels import linear
 from xmlpreck.model import Model, all_sparse
@@ -46,7 +53,7 @@ def lists_of(labels, names):
 
 
 def weights_of(classifier):
-    sparse = all_sparse(classifier.scorer_.weights)
+    sparse = all_sparse(classifier.model_.weights)
     shape = (len(sparse.dense_of), len(classifier.classes_))
     return csr_array((sparse.values, sparse.labels, sparse.offsets), shape).toarray()
 
@@ -70,19 +77,30 @@ def kinds_of_y(labels):
     }
 
 
-def test_defaults_are_those_of_the_settings(data):
+def test_parameters_are_the_settings_and_their_defaults(data):
     defaults = PrecAtKClassifier().get_params()
     settings = RunConfig().to_dict()
-    settings = settings["rows"] | settings["train"]
-    shared = defaults.keys() & settings.keys()
-    assert defaults.keys() - shared == {"random_state", "n_jobs"}
-    assert {name: defaults[name] for name in shared} == {name: settings[name] for name in shared}
+    names = settings["rows"].keys() | settings["train"].keys()
+    assert defaults.keys() == names - {"seed", "threads"} | {"random_state", "n_jobs", "tune", "calibrate"}
+    given = {name: value for name, value in defaults.items() if value is not None}
+    assert given == {"random_state": TrainConfig().seed, "tune": True, "calibrate": True}
 
     classifier = PrecAtKClassifier().fit(data.rows, data.labels)
     scorer = fit(data, RunConfig())
-    np.testing.assert_array_equal(classifier.scorer_.weights.values, scorer.weights.values)
-    np.testing.assert_array_equal(classifier.scorer_.weights.dense_rows, scorer.weights.dense_rows)
+    np.testing.assert_array_equal(classifier.model_.weights.values, scorer.weights.values)
+    np.testing.assert_array_equal(classifier.model_.weights.dense_rows, scorer.weights.dense_rows)
     assert classifier.n_iter_ == len(classifier.history_) == TrainConfig().epochs
+
+
+def test_docstring_has_the_help_of_every_setting():
+    text = PrecAtKClassifier.__doc__
+    for section in (RowsConfig, TrainConfig):
+        for name, (default, help_text) in describe(section).items():
+            if name not in ("seed", "threads", "k"):
+                assert f"\n{name} : {type(default).__name__}, default " in text
+                assert help_text[1:] in text
+    assert "{settings}" not in text
+    assert max(map(len, text.splitlines())) <= 140
 
 
 @pytest.mark.parametrize("kind", ["array", "matrix", "dense", "numbers", "text", "sets"])
@@ -114,13 +132,13 @@ def test_classes_of_any_type(data):
     assert by_name.classes_.tolist() == ["a", "b", "c"]
     assert by_number.predict(data.rows).dtype == y.dtype
     assert precision_at_k(by_name, data.rows, names[y], k=1) == by_name.score(data.rows, names[y]) > 0.6
-    assert by_name.scorer_.label_names == ["a", "b", "c"]
+    assert by_name.model_.label_names == ["a", "b", "c"]
 
 
 def test_two_classes_and_one():
     X, y = np.array([[1.0, 0], [0, 1], [1, 0.2], [0, 0]]), np.array([7, 9, 7, 7])
     classifier = PrecAtKClassifier(epochs=1).fit(X, y)
-    scores = classifier.scorer_.decision_function(csr_array(X))
+    scores = classifier.model_.decision_function(csr_array(X))
     np.testing.assert_array_equal(classifier.decision_function(X), scores[:, 1] - scores[:, 0])
     np.testing.assert_array_equal(classifier.predict(X), [7, 9, 7, 7])  # the last by the rule for equal scores
     np.testing.assert_array_equal(PrecAtKClassifier().fit(X, [4, 4, 4, 4]).predict(X), [4, 4, 4, 4])
@@ -151,7 +169,7 @@ def test_passes_of_partial_fit_are_one_fit(kind, settings, data):
         assert parts.n_iter_ == len(parts.history_) == n_passes
         assert parts.predict_topk(data.rows, 2)[0].shape == (120, 2)
     np.testing.assert_array_equal(weights_of(parts), weights_of(whole))
-    assert parts.scorer_.info["config"] == whole.scorer_.info["config"]
+    assert parts.model_.info["config"] == whole.model_.info["config"]
     assert [facts["surrogate"] for facts in parts.history_] == [facts["surrogate"] for facts in whole.history_]
 
 
@@ -283,7 +301,7 @@ def test_pickle_in_memory_goes_on_where_it_was(data):
 def test_model_on_disk_has_the_names(data, tmp_path):
     y = kinds_of_y(data.labels)["text"]
     classifier = PrecAtKClassifier(k=3).fit(data.rows, y)
-    classifier.scorer_.save(tmp_path / "model")
+    classifier.model_.save(tmp_path / "model")
     loaded = Model.load(tmp_path / "model")
     assert loaded.label_names == classifier.classes_.tolist()
     assert loaded.info["config"]["train"]["k"] == 3
@@ -319,20 +337,74 @@ def test_grid_search_over_documents():
     assert precision_at_k(only, np.eye(2), ["x", "y"], k=1) == 1
 
 
+LABELS = [names for _, names in DOCUMENTS * 3]
+
+
+def objects_of(rows):
+    array = np.empty(len(rows), object)
+    array[:] = rows
+    return array
+
+
+@pytest.mark.parametrize(
+    ("y", "cv"),
+    [
+        (LABELS, KFold(3)),
+        ([tuple(names) for names in LABELS], KFold(3)),
+        (objects_of(LABELS), KFold(3)),
+        ([set(names) for names in LABELS], 3),
+        (objects_of([set(names) for names in LABELS]), 3),
+    ],
+    ids=["lists", "tuples", "array", "sets", "array of sets"],
+)
+def test_lists_of_labels_in_searches(y, cv):
+    texts = [text for text, _ in DOCUMENTS * 3]
+    pipeline = make_pipeline(TfidfVectorizer(), PrecAtKClassifier(k=1))
+    assert cross_val_score(pipeline, texts, y, cv=cv, error_score="raise").tolist() == [1, 1, 1]
+    search = GridSearchCV(pipeline, {"precatkclassifier__k": [1, 2]}, cv=cv, error_score="raise").fit(texts, y)
+    assert search.best_params_ == {"precatkclassifier__k": 1}
+    predicted = search.predict(texts)
+    assert type(predicted) is (np.ndarray if isinstance(y, np.ndarray) else list)
+    assert all(row[0] in names for row, names in zip(predicted, LABELS, strict=True))
+    found = cross_val_predict(pipeline, texts, y, cv=cv)
+    assert all(row[0] in names for row, names in zip(found, LABELS, strict=True))
+
+
+def test_calibrated_classifier_of_scikit_learn():
+    X, y = load_digits(n_class=3, return_X_y=True)
+    calibrated = CalibratedClassifierCV(PrecAtKClassifier(calibrate=False), cv=3).fit(X, y)
+    np.testing.assert_allclose(calibrated.predict_proba(X).sum(axis=1), 1)
+    assert calibrated.score(X, y) > 0.9
+
+
 def test_precision_at_k_counts_every_row_and_divides_by_k():
     X = np.eye(4)
     classifier = PrecAtKClassifier(k=2).fit(X, [["a", "b"], ["b"], ["c"], ["a", "d"]])
     assert classifier.predict_topk(X, 1)[0].ravel().tolist() == ["b", "b", "c", "d"]
     y = [["a", "b"], ["new", "b"], [], ["c"]]
     assert precision_at_k(classifier, X, y, k=1) == 2 / 4
-    assert precision_at_k(classifier, X, y, k=2) == 3 / 8
+    assert precision_at_k(classifier, X, y, k=2) == classifier.score(X, y) == 3 / 8
+    assert classifier.score(X, y, sample_weight=[0, 1, 0, 3]) == 1 / 8
+
+
+def test_k_above_the_number_of_labels_is_that_number(data):
+    X, y = np.eye(4), [["a", "b"], ["b"], ["c"], ["a", "d"]]
+    classifier = PrecAtKClassifier(k=100).fit(X, y)
+    assert [len(row) for row in classifier.predict(X)] == [4] * 4
+    assert {part.shape for part in (*classifier.predict_topk(X), *classifier.predict_topk(X, 7))} == {(4, 4)}
+    assert {part.shape for part in classifier.predict_proba_topk(X, 100)} == {(4, 4)}
+    assert classifier.predict_proba(X).shape == (4, 4)
+    assert precision_at_k(classifier, X, y, k=100) == classifier.score(X, y) == 6 / 16
 
 
 @pytest.mark.parametrize(
     ("y", "message"),
     [
         (np.array([[0, 1], [2, 0], [0, 1]]), "must be a matrix of 0 and 1, but holds 2"),
-        (csr_array([[0, 1], [-1, 0], [0, 1]]), "must be a matrix of 0 and 1, but holds -1"),
+        (csr_array([[0, 1], [-1, 0], [0, 1]]), "relevance -1.0 for label 0"),
+        ([{"a": -1}, {"b": 1}, {"a": 2}], "relevance -1.0 for label 0"),
+        ([[("a", np.nan)], ["b"], ["a"]], "not a finite number"),
+        (None, "requires y to be passed"),
         (np.array([["a", "b"]] * 3), "must be a matrix of 0 and 1, but has shape"),
         ([[1, 2], [3, 3], [1]], "row 1 of y names a label twice"),
         ([[1, 2], ["a"], [1]], "all of them numbers or all of them text"),
@@ -389,12 +461,12 @@ def test_errors_of_prediction_and_scorer():
         with pytest.raises(NotFittedError):
             method(X)
     classifier.fit(X, y)
-    for k in (0, 4, 1.5):
-        with pytest.raises(
-            ValueError, match=rf"k must be a whole number from 1 to 3, the number of labels, but is {k}"
-        ):
-            classifier.predict_topk(X, k)
-        with pytest.raises(ValueError, match="k must be a whole number from 1 to 3"):
+    for k in (0, -1, 1.5):
+        message = f"k must be a whole number from 1 on, but is {k}"
+        for method in (classifier.predict_topk, classifier.predict_proba_topk):
+            with pytest.raises(ValueError, match=message):
+                method(X, k)
+        with pytest.raises(ValueError, match=message):
             precision_at_k_scorer(k)(classifier, X, y)
     with pytest.raises(ValueError, match="predictions have 3 rows, but the data has 2"):
         precision_at_k(classifier, X, y[:2], k=1)
@@ -404,6 +476,7 @@ def test_errors_of_prediction_and_scorer():
 
 def test_names_of_the_package_are_imported_at_first_use():
     assert xmlpreck.PrecAtKClassifier is PrecAtKClassifier
+    assert xmlpreck.XMLTextClassifier.__name__ == "XMLTextClassifier"
     assert xmlpreck.Model is Model
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         xmlpreck.Nothing  # noqa: B018

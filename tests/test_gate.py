@@ -8,7 +8,7 @@ import pytest
 from scipy.sparse import bsr_array, coo_array, csc_array, csr_array, dia_array, dok_array, lil_array, random_array
 
 from xmlpreck import metrics, train
-from xmlpreck.api.classifier import PrecAtKClassifier
+from xmlpreck.api.estimators.classifier import PrecAtKClassifier
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset, TopK

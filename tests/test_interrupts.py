@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from scipy.sparse import csr_array, random_array
 
-from xmlpreck.api.classifier import PrecAtKClassifier
+from xmlpreck.api.estimators.classifier import PrecAtKClassifier
 from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import run_team
 from xmlpreck.train import TrainingError, trainer

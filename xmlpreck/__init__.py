@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xmlpreck.api.choices import calibrate as calibrate
     from xmlpreck.api.choices import prune as prune
-    from xmlpreck.api.classifier import PrecAtKClassifier as PrecAtKClassifier
     from xmlpreck.api.datasets import convert as convert
     from xmlpreck.api.engine import RayEngine as RayEngine
+    from xmlpreck.api.estimators import PrecAtKClassifier as PrecAtKClassifier
+    from xmlpreck.api.estimators import XMLTextClassifier as XMLTextClassifier
+    from xmlpreck.api.estimators import precision_at_k_scorer as precision_at_k_scorer
     from xmlpreck.api.evaluation import EvaluationOptions as EvaluationOptions
     from xmlpreck.api.evaluation import compare as compare
     from xmlpreck.api.evaluation import evaluate as evaluate
@@ -35,9 +37,9 @@ __version__ = "0.1.0"
 # Imported at first use: numba and scikit-learn take a second, and `xmlpreck --help` needs neither.
 _MODULES = {
     "api.choices": ("calibrate", "prune"),
-    "api.classifier": ("PrecAtKClassifier",),
     "api.datasets": ("convert",),
     "api.engine": ("RayEngine",),
+    "api.estimators": ("PrecAtKClassifier", "XMLTextClassifier", "precision_at_k_scorer"),
     "api.evaluation": ("EvaluationOptions", "compare", "evaluate", "report"),
     "api.explaining": ("explain",),
     "api.prediction": ("PredictionOptions", "predict"),

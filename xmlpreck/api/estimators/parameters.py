@@ -1,0 +1,113 @@
+"""The settings of training as parameters of an estimator, with the help that the command line shows."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+
+from xmlpreck.config import InputError, RowsConfig, RunConfig, TextConfig, TrainConfig, describe, from_dict
+from xmlpreck.machine import n_cores
+from xmlpreck.train.tuning import TUNED
+
+Estimator = TypeVar("Estimator", bound=type)
+SECTIONS: dict[str, type] = {"train": TrainConfig, "rows": RowsConfig, "text": TextConfig}
+RENAMED = {"seed": "random_state", "threads": "n_jobs"}  # as scikit-learn calls them
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrainingParameters(BaseEstimator):
+    """Parameters of every estimator here. None = not given: tuned, or the default of the settings."""
+
+    k: int | None = None
+    algo: str | None = None
+    favour: str | None = None
+    epochs: int | None = None
+    eta: float | None = None
+    decay: str | None = None
+    tau: float | None = None
+    radius: float | None = None
+    spread: bool | None = None
+    widen: bool | None = None
+    centroid: float | None = None
+    average_from: int | None = None
+    batch_rows: int | None = None
+    block_rows: int | None = None
+    heldout: float | None = None
+    prune: float | None = None
+    unit_norm: bool | None = None
+    bias: float | None = None
+    tune: bool = True
+    calibrate: bool = True
+    random_state: int | np.random.RandomState | None = TrainConfig().seed
+    n_jobs: int | None = None
+
+    def read_settings(self) -> RunConfig:
+        """Return the given parameters as settings, checked as those of the command line are."""
+        seed = self.random_state
+        if not isinstance(seed, Integral):
+            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
+        given = {name: _plain(value) for name, value in self.get_params(deep=False).items() if value is not None}
+        sections = {
+            section: {name: given[name] for name in describe(kind) if name in given}
+            for section, kind in SECTIONS.items()
+        }
+        sections["train"] |= {"seed": int(seed), "threads": self.n_threads()}
+        return from_dict(sections, type(self).__name__)
+
+    def n_threads(self) -> int:
+        """Count threads as joblib does: None is 1, -1 all cores, -2 all but one."""
+        n_jobs = 1 if self.n_jobs is None else self.n_jobs
+        if n_jobs == 0:
+            raise InputError("n_jobs must not be 0: give a number of threads, or -1 for all cores")
+        return n_jobs if n_jobs > 0 else max(n_cores() + 1 + n_jobs, 1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TextParameters(TrainingParameters):
+    """Parameters of an estimator of texts."""
+
+    ngrams: int | None = None
+    min_df: int | None = None
+    max_df: float | None = None
+    sublinear_tf: bool | None = None
+    lowercase: bool | None = None
+    token_pattern: str | None = None
+    hashed_features: int | None = None
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def used_settings(settings: RunConfig, names: list[str]) -> dict[str, Any]:
+    """Return the settings of a run by the names of an estimator's parameters: with these it trains the same model."""
+    sections = settings.to_dict()
+    values = {RENAMED.get(name, name): value for section in SECTIONS for name, value in sections[section].items()}
+    return {name: value for name, value in values.items() if name in names and name != "n_jobs"}
+
+
+def documented(*sections: str) -> Callable[[Estimator], Estimator]:
+    """Fill `{settings}` in the docstring of a class with the help and the defaults of the settings."""
+
+    def fill(estimator: Estimator) -> Estimator:
+        if estimator.__doc__:  # python -OO has none
+            lines = [line for section in sections for line in _describe_section(section)]
+            estimator.__doc__ = inspect.cleandoc(estimator.__doc__).replace("{settings}", "\n".join(lines))
+        return estimator
+
+    return fill
+
+
+def _describe_section(section: str) -> Iterator[str]:
+    for name, (default, text) in describe(SECTIONS[section]).items():
+        if name in RENAMED or name == "k":  # the class describes them in its own words
+            continue
+        value = f"tuned, {default!r} without" if name in TUNED else f"{default!r}"
+        yield f"{name} : {type(default).__name__}, default {value}"
+        yield f"    {text[0].upper()}{text[1:]}."
