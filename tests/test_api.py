@@ -10,10 +10,8 @@ import pytest
 from conftest import ROOT
 
 import xmlpreck
-from xmlpreck.api.training import NAMED_SETTINGS
 from xmlpreck.cli import COMMANDS, main
-from xmlpreck.cli.run_options import NAMED_SETTINGS as FLAGS
-from xmlpreck.config import InputError, TrainConfig, describe
+from xmlpreck.config import NAMED_SETTINGS, InputError, TrainConfig, describe
 from xmlpreck.data.formats import write_repository_text
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.synthetic import make_dataset
@@ -63,7 +61,7 @@ def test_every_command_has_a_function_of_the_same_name():
 
 def test_fit_has_the_flags_of_train():
     parameters = inspect.signature(xmlpreck.fit).parameters
-    assert [name for name in parameters if name in describe(TrainConfig)] == list(NAMED_SETTINGS) == list(FLAGS)
+    assert [name for name in parameters if name in describe(TrainConfig)] == list(NAMED_SETTINGS)
     assert all(parameters[name].default is None for name in NAMED_SETTINGS)
     assert parameters["tune"].default is True
 

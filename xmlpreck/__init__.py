@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from xmlpreck.api.explaining import explain as explain
     from xmlpreck.api.prediction import PredictionOptions as PredictionOptions
     from xmlpreck.api.prediction import predict as predict
-    from xmlpreck.api.training import Limits as Limits
-    from xmlpreck.api.training import Listener as Listener
+    from xmlpreck.api.run import Limits as Limits
+    from xmlpreck.api.run import Listener as Listener
+    from xmlpreck.api.sweep import sweep as sweep
     from xmlpreck.api.training import fit as fit
     from xmlpreck.api.training import load_model as load_model
     from xmlpreck.api.training import plan as plan
-    from xmlpreck.api.training import sweep as sweep
     from xmlpreck.api.training import tune as tune
     from xmlpreck.api.training import update as update
     from xmlpreck.config import InputError as InputError
@@ -43,7 +43,9 @@ _MODULES = {
     "api.evaluation": ("EvaluationOptions", "compare", "evaluate", "report"),
     "api.explaining": ("explain",),
     "api.prediction": ("PredictionOptions", "predict"),
-    "api.training": ("Limits", "Listener", "fit", "load_model", "plan", "sweep", "tune", "update"),
+    "api.run": ("Limits", "Listener"),
+    "api.sweep": ("sweep",),
+    "api.training": ("fit", "load_model", "plan", "tune", "update"),
     "config": ("InputError",),
     "data.dataset": ("Dataset",),
     "data.location": ("DataLocation", "load_data"),

@@ -1,107 +1,25 @@
 """Train models: plan, tune, fit, sweep over a setting, update."""
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numba.core import event
 
 from xmlpreck import config as settings_of
-from xmlpreck import metrics, train
-from xmlpreck.api.engine import RayEngine, log, refuse_text, shared_rows
-from xmlpreck.config import ConfigError, InputError, RunConfig
+from xmlpreck import train
+from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
+from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, kept_safe
+from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data import catalog
 from xmlpreck.data.location import Data, DataLocation, locate
-from xmlpreck.data.rows import RowSource, split_heldout
+from xmlpreck.data.rows import RowSource
 from xmlpreck.data.text import TextVectorizer
 from xmlpreck.model import Model, check_target
-from xmlpreck.train import Checkpoints, PassFacts, Plan, Safety
-
-# Settings of training that are named parameters and flags; the others go by `settings` and --set.
-NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
-
-
-class Listener:
-    """Hear what a run does while it does it; override what you want to hear. By default it goes to the log."""
-
-    level = logging.INFO
-
-    def note(self, text: str) -> None:
-        """Hear a remark."""
-        log.log(self.level, "%s", text)
-
-    def opened(self, location: DataLocation | None, rows: RowSource) -> None:
-        """Hear that the training rows are open."""
-
-    def planned(self, plan: Plan) -> None:
-        """Hear what the run will need."""
-
-    def tuned(self, settings: RunConfig, evidence: dict[str, Any] | None) -> None:
-        """Hear the settings of the run; `evidence` is None where they were not tuned now."""
-        if evidence is not None:
-            chosen = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-                               for name, value in evidence["chosen"].items())  # fmt: skip
-            self.note(f"tuned on {evidence['heldout_rows']:,} held-out rows: {chosen}")
-
-    def passed(self, facts: PassFacts) -> None:
-        """Hear the facts of a pass."""
-
-    def saved(self, run: "Trained") -> None:
-        """Hear that the model is on disk."""
-
-    def phase(self, name: str) -> None:
-        """Hear that a phase begins, one of train.PHASES."""
-
-    def stop(self) -> bool:
-        """Say whether to stop: asked between calls of the kernels; the run then raises train.Interrupted."""
-        return False
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A finished run; `seconds` are of tuning and training, without reading."""
-
-    model: Model
-    seconds: float
-    folder: Path | None = None
-    n_bytes: int = 0
-    test: dict[str, float] | None = None  # P@k on the test rows
-    n_test_rows: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Summarise for JSON."""
-        about = {"model": str(self.folder), "bytes": self.n_bytes, "n_weights": self.model.n_weights}
-        about |= {"seconds": self.seconds, "history": self.model.info["history"]}
-        return about if self.test is None else about | {"test": self.test}
-
-
-class Limits(NamedTuple):
-    """What a run may use, and how it is kept from losing work."""
-
-    memory: int | str | None = None  # bytes, or a size such as "4GB"; None: a share of what is free
-    fit_memory: bool = False  # keep each label's strongest features where all would not fit
-    resume: bool = False  # go on from the last checkpoint
-    checkpoint_minutes: float | None = None  # between checkpoints within a pass
-
-    def safety(self, listener: Listener) -> Safety:
-        memory = train.parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
-        minutes = train.CHECKPOINT_MINUTES if self.checkpoint_minutes is None else self.checkpoint_minutes
-        return Safety(
-            resume=self.resume,
-            minutes=minutes,
-            memory=memory,
-            fit_memory=self.fit_memory,
-            stop=listener.stop,
-            tell=listener.note,
-            phase=listener.phase,
-        )
-
-
-DEFAULT_LIMITS = Limits()
+from xmlpreck.train import Plan, Safety
 
 
 def read_settings(
@@ -209,10 +127,10 @@ def run_training(
         listener.opened(location, rows)
         started = time.perf_counter()
         if engine is None:
-            model = _fit_here(rows, settings, tune, safety, progress, listener)
+            model = fit_here(rows, settings, tune, safety, progress, listener)
         else:
             model = _fit_on_ray(rows, settings, tune, safety, progress, listener, (engine, session, location))
-        run = _finish(model, vectorizer, location, folder, time.perf_counter() - started)
+        run = finish(model, vectorizer, location, folder, time.perf_counter() - started)
         listener.saved(run)
     if score_test and location is not None and location.has_split("test"):
         test = location.at("test").open(run.model.vectorizer, run.model.label_names)
@@ -221,7 +139,7 @@ def run_training(
     return run
 
 
-def _fit_here(
+def fit_here(
     rows: RowSource, settings: RunConfig, tune: bool, safety: Safety, progress: bool, listener: Listener
 ) -> Model:
     if tune:
@@ -254,7 +172,7 @@ def _fit_on_ray(
     )
 
 
-def _finish(
+def finish(
     model: Model, vectorizer: TextVectorizer | None, location: DataLocation | None, folder: Path | None, seconds: float
 ) -> Trained:
     model = replace(model, vectorizer=vectorizer)
@@ -269,29 +187,6 @@ def _finish(
             "format": location.format,
         }
     return Trained(model, seconds, folder, 0 if folder is None else model.save(folder))
-
-
-@contextmanager
-def kept_safe(folder: Path | None, limits: Limits, listener: Listener) -> Iterator[Safety]:
-    """Keep checkpoints beside the model directory, locked against other runs; a run without a folder keeps none."""
-    safety = limits.safety(listener)
-    if folder is None:
-        if limits.resume or limits.checkpoint_minutes is not None:
-            raise InputError("checkpoints are kept beside the model directory: name it by `out`")
-        yield safety
-        return
-    checkpoints = Checkpoints(folder)
-    with checkpoints.locked():
-        if checkpoints.numbers() and not limits.resume:
-            raise InputError(
-                f"{checkpoints.folder}: has the checkpoint of a run that did not end: go on with --resume, delete it, "
-                "or choose another --out"
-            )
-        if limits.resume and not checkpoints.numbers():
-            how = "going on with tuning" if checkpoints.record.exists() else "starting from the first row"
-            listener.note(f"{checkpoints.folder}: no checkpoint: {how}")
-        yield replace(safety, checkpoints=checkpoints)
-        checkpoints.clear()
 
 
 def open_training(data: Data, settings: RunConfig, listener: Listener) -> tuple[RowSource, TextVectorizer | None]:
@@ -370,67 +265,6 @@ def tune(
     return Tuned(*train.settle(rows, chosen, limits.safety(listener), progress, listener.tuned))
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A model for each value of one setting, and their P@k on the same rows."""
-
-    setting: str
-    rows: str  # test or held-out
-    runs: dict[str, Trained]
-    scores: dict[str, dict[str, float]]
-
-
-def sweep(
-    data: DataLocation,
-    setting: str,
-    values: Sequence[str],
-    out: str | Path,
-    *,
-    config: str | Path | RunConfig | None = None,
-    settings: Mapping[str, Any] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-    check: Callable[[Path], None] = lambda folder: None,
-    progress: bool = False,
-    listener: Listener | None = None,
-) -> Sweep:
-    """Train a model for each value of a setting, and score each on the test rows, else on its held-out rows."""
-    listener = listener or Listener()
-    name = setting if "." in setting else f"train.{setting}"
-    if not setting or not all(values) or len(set(values)) < len(values):
-        raise ConfigError(f"a sweep needs a setting and each of its values once, not {setting!r} and {list(values)!r}")
-    if name.startswith("text."):
-        raise ConfigError(f"{setting}: the text is read once for all runs: train them one by one")
-    given = named_values({}, settings)
-    configs = {
-        word: read_settings(data, config, given | settings_of.parse_words([f"{name}={word}"]))[0] for word in values
-    }
-    has_test = data.has_split("test")
-    if not has_test and not all(run.train.heldout for run in configs.values()):
-        raise InputError(f"{data.path}: has no test rows: hold some out for the comparison, e.g. --heldout 0.1")
-    folders = {word: Path(out) / f"{setting}={word}" for word in values}
-    for folder in folders.values():
-        check(folder)
-    # Where k is swept, every trained k is also a k to score.
-    ks = sorted({*metrics.REPORTED_KS, *(run.train.k for run in configs.values() if name == "train.k")})
-    rows, vectorizer = open_training(data, configs[values[0]], listener)
-    listener.opened(data, rows)
-    runs, scores = {}, {}
-    for word, chosen in configs.items():
-        with kept_safe(folders[word], limits, listener) as safety:
-            started = time.perf_counter()
-            model = _fit_here(rows, chosen, False, safety, progress, listener)
-            runs[word] = _finish(model, vectorizer, data, folders[word], time.perf_counter() - started)
-            listener.saved(runs[word])
-        model = runs[word].model
-        judged = (
-            data.at("test").open(model.vectorizer, model.label_names)
-            if has_test
-            else split_heldout(rows, chosen.train.heldout, chosen.train.seed)[1]
-        )
-        scores[word] = model.score(judged, chosen.train.n_threads, progress, ks)
-    return Sweep(name, "test" if has_test else "held-out", runs, scores)
-
-
 def update(
     model: Model | str | Path,
     data: Data,
@@ -463,7 +297,7 @@ def update(
     rows: Any = data if location is None else location.open(model.vectorizer, model.label_names)
     started = time.perf_counter()
     newer = train.update(model, rows, settings, freeze, listener.passed, progress)
-    return _finish(newer, newer.vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
+    return finish(newer, newer.vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
 
 
 def load_model(folder: str | Path, verify: bool = False) -> Model:

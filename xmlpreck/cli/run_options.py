@@ -10,11 +10,8 @@ from xmlpreck.cli.options import note
 from xmlpreck.machine import cores
 
 if TYPE_CHECKING:
-    from xmlpreck.api.training import Limits
+    from xmlpreck.api.run import Limits
     from xmlpreck.train import PassFacts, Plan
-
-# Settings of training that have a flag of their own; the others are reached by --set.
-NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
 
 
 def add_run_options(command: argparse.ArgumentParser) -> None:
@@ -22,7 +19,7 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--config", metavar="FILE", help="TOML file, or name of one in configs/ (default: the one named like the data)"
     )
-    for name in NAMED_SETTINGS:
+    for name in config.NAMED_SETTINGS:
         default, text = config.describe(config.TrainConfig)[name]
         kind = type(default).__name__.upper()
         command.add_argument(f"--{name}", metavar=kind, help=f"{text} (default: {default})")
@@ -51,13 +48,13 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
 
 def values_of(args: argparse.Namespace) -> dict[str, Any]:
     """Read the settings that were given, by `section.key`."""
-    words = [f"train.{name}={getattr(args, name)}" for name in NAMED_SETTINGS if getattr(args, name) is not None]
+    words = [f"train.{name}={getattr(args, name)}" for name in config.NAMED_SETTINGS if getattr(args, name) is not None]
     return config.parse_words([*args.set, *words])
 
 
 def limits_of(args: argparse.Namespace, resume: bool = False, minutes: float | None = None) -> "Limits":
     """Read what a run may use."""
-    from xmlpreck.api.training import Limits
+    from xmlpreck.api.run import Limits
     from xmlpreck.train import parse_bytes
 
     memory = parse_bytes(args.memory) if args.memory else None
@@ -71,7 +68,7 @@ def progress_stream(args: argparse.Namespace) -> TextIO:
 
 def make_listener(stream: TextIO, source: str = "") -> Any:
     """Make a listener that prints what a run does; `source` says where its settings come from."""
-    from xmlpreck.api.training import Listener, Trained
+    from xmlpreck.api.run import Listener, Trained
     from xmlpreck.data.location import DataLocation
     from xmlpreck.data.rows import RowSource
     from xmlpreck.evaluation import tables

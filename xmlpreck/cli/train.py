@@ -33,7 +33,7 @@ from xmlpreck.cli.run_options import (
 from xmlpreck.machine import give_memory_back
 
 if TYPE_CHECKING:
-    from xmlpreck.api.training import Limits
+    from xmlpreck.api.run import Limits
     from xmlpreck.data.location import DataLocation
 
 # What a first Ctrl-C waits for. In the other phases there is nothing to wait for: finished trials are kept already.
@@ -92,11 +92,12 @@ def run_sweep(args: argparse.Namespace, location: "DataLocation", values: dict[s
         raise config.InputError("--sweep compares values of one setting, all others being equal: leave out --tune")
     name, _, words = args.sweep.partition("=")
     from xmlpreck.api import training
+    from xmlpreck.api.sweep import sweep
     from xmlpreck.evaluation import tables
 
     out = Path(args.out or training.default_folder(location, "-sweep"))
     with stoppable(make_listener(progress_stream(args))) as listener:
-        made = training.sweep(
+        made = sweep(
             location,
             name,
             [word.strip() for word in words.split(",")],

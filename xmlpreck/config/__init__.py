@@ -19,6 +19,8 @@ from typing import Any
 from xmlpreck.config.expressions import Endless, check_ends
 from xmlpreck.machine import n_cores
 
+# Settings of training that are named parameters of `fit` and flags of `train`; the others go by `settings` and --set.
+NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
 ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
