@@ -1,15 +1,12 @@
-"""Shared by all tests: the checkout is what is tested, a kernel cache that is never stale, where the real data is."""
+"""Shared by all tests: the checkout is what is tested, where the real data is, and a Ray cluster."""
 
 import faulthandler
-import hashlib
 import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 from hashlib import sha256
-from importlib.metadata import version
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
@@ -24,12 +21,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HANG_SECONDS = 1200  # for one test
 SHUTDOWN_SECONDS = 120
-
-# numba's cache does not notice every edit, so the kernels' own text names the folder: new text, fresh cache.
-# A folder that is set already (CI has a new one for each run) is taken as it is.
-_sources = b"".join(path.read_bytes() for path in sorted((ROOT / "xmlpreck" / "kernels").glob("*.py")))
-_key = hashlib.sha256(_sources + version("numba").encode() + sys.version.encode()).hexdigest()[:16]
-os.environ.setdefault("NUMBA_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"xmlpreck-tests-{os.getuid()}-{_key}"))
 
 os.environ.setdefault("XMLPRECK_OFFLINE", "1")  # no test asks the network
 

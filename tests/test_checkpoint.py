@@ -114,7 +114,7 @@ def test_stopped_at_every_pause(tmp_path, monkeypatch, algo, train):
 @pytest.mark.parametrize("share", [0, 10**6], ids=["all sparse", "all dense"])
 def test_checkpoint_of_one_layout_only(tmp_path, monkeypatch, share):
     """Arrays without an entry are saved and read too."""
-    monkeypatch.setattr("xmlpreck.kernels.linear.DENSE_SHARE", share)
+    monkeypatch.setattr("xmlpreck.model.layout.DENSE_SHARE", share)
     data, config, checkpoints = dataset(), settings(), Checkpoints(tmp_path / "m")
     interrupt(data, config, checkpoints, 7)
     assert min(array.size for array in checkpoints.last()[1].values()) == 0
@@ -486,7 +486,7 @@ def test_a_wrong_array_of_a_checkpoint_is_refused(tmp_path, monkeypatch, what):
     """Some are places in memory: the kernels would follow them anywhere."""
     data, checkpoints = dataset(), Checkpoints(tmp_path / "m")
     config = settings(widen=True)
-    monkeypatch.setattr("xmlpreck.kernels.linear.DENSE_SHARE", 0)
+    monkeypatch.setattr("xmlpreck.model.layout.DENSE_SHARE", 0)
     interrupt(data, config, checkpoints, 7)
     change_array(checkpoints.last().folder, *WRONG_ARRAYS[what])
     with pytest.raises(InputError, match="the checkpoint's"):

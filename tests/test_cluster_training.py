@@ -32,8 +32,7 @@ from xmlpreck.data import catalog
 from xmlpreck.data.formats import write_repository_text
 from xmlpreck.data.shards import open_split, write_shards
 from xmlpreck.data.synthetic import make_dataset
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import Proposals, sparse_weights
+from xmlpreck.kernels.arrays import BLOCK, Proposals, sparse_weights
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
 from xmlpreck.train import Checkpoints, Interrupted, Safety, run
@@ -73,9 +72,9 @@ def test_labels_are_cut_at_whole_blocks(seed, n_labels, n_shards, skew):
     edges = training.cut_labels(costs, n_shards)
     assert len(edges) == n_shards + 1
     assert (edges[0], edges[-1]) == (0, n_labels)
-    assert all(edge % linear.BLOCK == 0 for edge in edges[:-1])
+    assert all(edge % BLOCK == 0 for edge in edges[:-1])
     assert all(first < last for first, last in pairwise(edges))
-    whole = [costs[first : first + linear.BLOCK].sum() for first in range(0, n_labels, linear.BLOCK)]
+    whole = [costs[first : first + BLOCK].sum() for first in range(0, n_labels, BLOCK)]
     mine = [costs[first:last].sum() for first, last in pairwise(edges)]
     assert max(mine) <= sum(whole) / n_shards + 2 * max(whole)
 

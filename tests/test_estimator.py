@@ -27,7 +27,7 @@ from xmlpreck.api.estimators.classifier import PrecAtKClassifier
 from xmlpreck.api.estimators.scoring import precision_at_k, precision_at_k_scorer
 from xmlpreck.config import RowsConfig, RunConfig, TrainConfig, describe
 from xmlpreck.data.synthetic import make_dataset
-from xmlpreck.kernels import linear
+from xmlpreck.kernels import training
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.train import fit
 
@@ -258,7 +258,7 @@ def test_labels_are_never_dense():
 def test_the_matrix_of_the_caller_stays_as_it_is(form, data):
     rows = data.rows
     expected = PrecAtKClassifier(epochs=1).fit(rows, data.labels)
-    n_compiled = len(linear.train_rows.signatures)
+    n_compiled = len(training.train_rows.signatures)
     if form == "twice":  # two halves of each value
         given = csr_matrix((np.repeat(rows.data / 2, 2), np.repeat(rows.indices, 2), rows.indptr * 2), rows.shape)
     else:
@@ -273,7 +273,7 @@ def test_the_matrix_of_the_caller_stays_as_it_is(form, data):
     np.testing.assert_array_equal(weights_of(classifier), weights_of(expected))
     np.testing.assert_array_equal(classifier.decision_function(given), expected.decision_function(rows))
     assert all(np.array_equal(*pair) for pair in zip(arrays, before, strict=True))
-    assert len(linear.train_rows.signatures) == n_compiled
+    assert len(training.train_rows.signatures) == n_compiled
 
 
 def test_seeds_threads_and_numpy_numbers(data):

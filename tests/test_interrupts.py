@@ -10,8 +10,7 @@ from conftest import ROOT
 from scipy.sparse import csr_array, random_array
 
 from xmlpreck.api.estimators.classifier import PrecAtKClassifier
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import run_team
+from xmlpreck.kernels.threads import STOPPED, run_team, wait_for_all
 from xmlpreck.train import TrainingError, trainer
 
 
@@ -39,11 +38,11 @@ def test_an_interrupt_between_two_starts_leaves_nobody_waiting(n_threads, monkey
 
     def task(thread: int) -> None:
         begun.set()
-        went_on.append(linear._wait_for_all(arrived, n_threads + 1))
+        went_on.append(wait_for_all(arrived, n_threads + 1))
 
     monkeypatch.setattr(threading.Thread, "start", interrupted_start)
     with pytest.raises(KeyboardInterrupt):
-        run_team(n_threads + 1, task, lambda: arrived.fill(linear.STOPPED))
+        run_team(n_threads + 1, task, lambda: arrived.fill(STOPPED))
     assert went_on == [False]
 
 
@@ -53,10 +52,10 @@ def test_an_error_in_one_thread_stops_the_others():
     def task(thread: int) -> None:
         if thread == 2:
             raise MemoryError("no room")
-        linear._wait_for_all(arrived, 3)
+        wait_for_all(arrived, 3)
 
     with pytest.raises(MemoryError, match="no room"):
-        run_team(3, task, lambda: arrived.fill(linear.STOPPED))
+        run_team(3, task, lambda: arrived.fill(STOPPED))
 
 
 def test_weights_of_an_interrupted_pass_are_not_used(monkeypatch):

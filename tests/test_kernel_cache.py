@@ -1,4 +1,4 @@
-"""Numba's cache where nothing can be written: a real user without rights, a package that is not theirs."""
+"""The cache of compiled kernels: any edit is a miss; and it works where nothing can be written."""
 
 import os
 import shutil
@@ -8,7 +8,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from helpers import ROOT
+
+from xmlpreck.kernels import caching
 
 # Root's Python may be out of reach of others: what a compilation imports is imported before.
 PROGRAM = """
@@ -21,7 +23,7 @@ if os.getuid() == 0:
 sys.path.insert(0, sys.argv[1])
 from xmlpreck.kernels import patterns
 print(patterns.rows_rise(np.array([0, 2]), np.array([3, 5], np.int32), 9))
-folder = numba.config.CACHE_DIR
+folder = patterns.rows_rise._cache.cache_path
 print(folder, oct(stat.S_IMODE(os.stat(folder).st_mode)), len(os.listdir(folder)))
 if os.fork() == 0:
     sys.exit()  # a child's end takes nothing away
@@ -44,9 +46,9 @@ def package():
     shutil.rmtree(folder)
 
 
-def run(package, **environment):
+def run(package, program=PROGRAM, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "HOME", "XDG_"))}
-    words = [sys.executable, "-c", PROGRAM, str(package)]
+    words = [sys.executable, "-c", program, str(package)]
     return subprocess.run(words, cwd="/", env=clean | environment, capture_output=True, text=True)
 
 
@@ -62,7 +64,7 @@ def test_no_folder_for_compiled_kernels(package, environment):
     assert int(n_files) > 0
     assert not Path(path).exists()
     assert ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith("xmlpreck: there is no folder to keep compiled kernels in")
+    assert ended.stderr.startswith("xmlpreck: no folder can be written for compiled kernels")
     assert path in ended.stderr
 
 
@@ -76,3 +78,77 @@ def test_a_folder_that_can_be_written_is_taken(package):
         assert list(cache.rglob("patterns.rows_rise-*"))
     finally:
         shutil.rmtree(cache)
+
+
+# mark_hits calls a kernel of another file; mark_hardest takes a named tuple of another file.
+CALLS = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from xmlpreck.kernels import arrays, patterns, ranking
+out = np.zeros((1, 2), bool)
+ranking.mark_hits(np.array([[4, 5]], np.int32), np.array([0, 1]), np.array([5], np.int32), out)
+rows = arrays.Rows(
+    offsets=np.array([0, 3]), features=np.array([0, 1, 2], np.int32), values=np.ones(3, np.float32),
+    label_offsets=np.array([0, 1]), labels=np.zeros(1, np.int32), relevance=np.zeros(0, np.float32),
+)
+masks = np.full(3, -1, np.int32), np.zeros((0, 1), np.uint8), np.zeros(0, np.int64)
+found = patterns.mark_hardest(rows, np.zeros(1, np.int32), *masks)
+hits = [sum(one.stats.cache_hits.values()) for one in (ranking.mark_hits, patterns.mark_hardest)]
+print(out.tolist(), found, hits)
+"""
+
+
+@pytest.fixture
+def editable(tmp_path):
+    """A copy of the kernels that may be edited; compiled code is kept beside it."""
+    shutil.copytree(ROOT / "xmlpreck" / "kernels", tmp_path / "xmlpreck" / "kernels", ignore=lambda *_: ["__pycache__"])
+    (tmp_path / "xmlpreck" / "__init__.py").touch()
+    return tmp_path
+
+
+def answer(package):
+    ended = run(package, CALLS)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def edit(package, name, old, new):
+    path = package / "xmlpreck" / "kernels" / name
+    text = path.read_text()
+    assert text.count(old) == 1
+    before = path.stat()
+    path.write_text(text.replace(old, new))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_edits_in_other_files_are_misses(editable):
+    """Of a function that a kernel calls, and of the order of a tuple's fields, which have the same types."""
+    assert answer(editable) == "[[False, True]] 3 [0, 0]"
+    assert answer(editable) == "[[False, True]] 3 [1, 1]"
+    assert list((editable / "xmlpreck" / "kernels" / "__pycache__").glob("ranking.mark_hits-*.nbi"))
+    edit(editable, "search.py", "labels[index] == label else -1", "labels[index] != label else -1")
+    assert answer(editable) == "[[True, False]] 3 [0, 0]"
+    fields = "    {}: np.ndarray  # (n_rows + 1) int64\n"
+    between = "    features: np.ndarray  # int32\n    values: np.ndarray  # float32\n"
+    names = ("offsets", "label_offsets")
+    old, new = (between.join(fields.format(name) for name in order) for order in (names, names[::-1]))
+    edit(editable, "arrays.py", old, new)
+    assert answer(editable) == "[[True, False]] 3 [0, 0]"
+    assert answer(editable) == "[[True, False]] 3 [1, 1]"
+
+
+def test_the_stamp_knows_all_files_and_versions(tmp_path, monkeypatch):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(name)
+    stamps = [caching.hash_sources(tmp_path)]
+    (tmp_path / "b.py").write_text("b")
+    stamps.append(caching.hash_sources(tmp_path))
+    (tmp_path / "b.py").rename(tmp_path / "c.py")
+    stamps.append(caching.hash_sources(tmp_path))
+    for module in (caching.numba, caching.llvmlite, caching.np):
+        monkeypatch.setattr(module, "__version__", "0.0.1")
+        stamps.append(caching.hash_sources(tmp_path))
+    monkeypatch.setattr(sys, "version", "2.7")
+    stamps.append(caching.hash_sources(tmp_path))
+    assert len(set(stamps)) == 7

@@ -6,10 +6,12 @@ import reference
 from scipy.sparse import random_array
 
 from xmlpreck.config import RowsConfig
-from xmlpreck.kernels import bfloat, linear
-from xmlpreck.kernels.arrays import new_work, noise_table, run_team, sparse_weights
-from xmlpreck.kernels.linear import RULES
-from xmlpreck.model import Model, all_sparse, kernel_rows, lay_out
+from xmlpreck.kernels import bfloat, prediction, rules, scoring
+from xmlpreck.kernels.arrays import new_work, noise_table, sparse_weights
+from xmlpreck.kernels.hashing import mix
+from xmlpreck.kernels.rules import RULES
+from xmlpreck.kernels.threads import run_team, wait_for_all
+from xmlpreck.model import Model, all_sparse, kernel_rows, lay_out, layout
 
 ALL_RULES = sorted(RULES)
 
@@ -20,7 +22,7 @@ def kernel_step(scores, relevance, k, rule):
     work = new_work(len(scores), k, len(relevant), np.float64)
     labels = np.zeros(k + len(relevant), np.int32)
     steps = np.zeros(k + len(relevant))
-    n_pairs, surrogate, mistakes = linear.choose_step(scores, relevant, k, RULES[rule], work, labels, steps)
+    n_pairs, surrogate, mistakes = rules.choose_step(scores, relevant, k, RULES[rule], work, labels, steps)
     assert len(set(labels[:n_pairs])) == n_pairs
     coefficients = np.zeros(len(scores))
     coefficients[labels[:n_pairs]] = steps[:n_pairs]
@@ -113,7 +115,7 @@ def test_layout_does_not_change_bits(monkeypatch, in_16_bits):
     rows = random_array((50, 40), density=0.4, rng=rng).tocsr().astype(np.float32)
     scores = []
     for share, n_dense in ((0, 0), (10, None), (10**6, 40)):
-        monkeypatch.setattr(linear, "DENSE_SHARE", share)
+        monkeypatch.setattr(layout, "DENSE_SHARE", share)
         weights = lay_out(sparse_from(matrix))
         assert n_dense is None or len(weights.dense_rows) == n_dense
         assert weights.dense_rows.dtype == (np.uint16 if in_16_bits else np.float32)
@@ -136,7 +138,7 @@ def test_cost_follows_the_support():
     work = new_work(n_labels, 6)
     top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)
     no_bonus = np.zeros(0, scorer.weights.values.dtype)
-    linear.predict_rows(rows, scorer.weights, no_bonus, work, np.zeros(1, np.int64), top, top_scores)
+    prediction.predict_rows(rows, scorer.weights, no_bonus, work, np.zeros(1, np.int64), top, top_scores)
     assert work.counts[1] == 3
     x = rows.values
     expected = {999_999: 3 * x[0], 70: 2 * x[0] - x[1], 5: x[0]}
@@ -148,15 +150,15 @@ def perturbed(noise, key, n_labels, dtype=np.float64):
     """The noise that a row with this key sees, by the kernel itself."""
     work = new_work(n_labels, dtype=dtype)
     work.counts[:] = 1, 0
-    linear._open_all(n_labels, work)
-    linear._perturb(noise, np.uint64(key), 0, work)  # numba hands uint64 out as a Python int
+    scoring.open_all(n_labels, work)
+    scoring.perturb(noise, np.uint64(key), 0, work)  # numba hands uint64 out as a Python int
     return work.scores[:n_labels].copy()
 
 
 def test_noise_is_gumbel_and_depends_on_row_and_label_only():
     noise = noise_table(7, tau=1.0, dtype=np.float64)
-    draws = np.array([perturbed(noise, linear._mix(np.uint64(row)), 500) for row in range(400)])
-    np.testing.assert_array_equal(draws[3], perturbed(noise, linear._mix(np.uint64(3)), 500))
+    draws = np.array([perturbed(noise, mix(np.uint64(row)), 500) for row in range(400)])
+    np.testing.assert_array_equal(draws[3], perturbed(noise, mix(np.uint64(3)), 500))
     # Mean 0.5772, variance pi^2/6. The table has 16,448 draws, so its own mean has a standard error of 0.01.
     assert draws.mean() == pytest.approx(0.5772, abs=0.04)
     assert draws.var() == pytest.approx(np.pi**2 / 6, rel=0.06)
@@ -169,10 +171,10 @@ def test_team_of_more_threads_than_cores_meets_at_barriers():
     """Four threads add to one counter between barriers; none runs ahead."""
     arrived, seen = np.zeros(1, np.int64), np.zeros((4, 50), np.int64)
 
-    def work(me):
+    def work(thread):
         for step in range(50):
-            seen[me, step] = arrived[0] // 4
-            linear._wait_for_all(arrived, 4)
+            seen[thread, step] = arrived[0] // 4
+            wait_for_all(arrived, 4)
 
     run_team(4, work)
     assert arrived[0] == 200

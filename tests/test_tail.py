@@ -15,8 +15,8 @@ from xmlpreck import metrics
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.data import catalog
-from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
+from xmlpreck.kernels.rules import weigh_pairs
 from xmlpreck.train import Checkpoints, PreparedRows, Safety, Trainer, fit, update
 
 TAIL = TrainConfig(favour="tail", epochs=2, k=3, eta=0.3, threads=1, batch_rows=8, centroid=0.0)
@@ -55,7 +55,7 @@ def test_pairs_raise_as_much_as_they_lower(raised, n_lowered, same_weight):
     steps = np.array([-1.0] * n_lowered + [n_lowered / len(raised)] * len(raised))
     weighed = steps.copy()
     no_labels, no_relevance = np.zeros(0, np.int32), np.zeros(0, np.float32)
-    linear._weigh_pairs(np.arange(len(steps), dtype=np.int32), weighed, weights, no_labels, no_relevance)
+    weigh_pairs(np.arange(len(steps), dtype=np.int32), weighed, weights, no_labels, no_relevance)
     assert weighed.sum() == pytest.approx(0, abs=1e-9)
     np.testing.assert_allclose(weighed[n_lowered:], steps[n_lowered:] * weights[n_lowered:])
     if same_weight:

@@ -17,10 +17,10 @@ from xmlpreck.data import catalog
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.formats.repository import write_repository_text
 from xmlpreck.data.rows import split_heldout
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.kernels.linear import RULES
-from xmlpreck.model import all_sparse
+from xmlpreck.kernels.arrays import AVERAGED, ELAPSED, SCALE, STEPS, no_weights
+from xmlpreck.kernels.hashing import mix
+from xmlpreck.kernels.rules import RULES
+from xmlpreck.model import all_sparse, layout
 from xmlpreck.train import PreparedRows, Trainer, TrainingError, fit
 
 
@@ -85,7 +85,7 @@ def test_weights_equal_the_reference(algo, settings):
         decay=config.decay, radius=config.radius, average_from=config.average_from, spread=config.spread,
     )  # fmt: skip
     # float64 throughout: what is left is the order of sums
-    scale = trainer.learner.clock[linear.SCALE]
+    scale = trainer.learner.clock[SCALE]
     np.testing.assert_allclose(dense(trainer.learner.weights) * scale, slow.last, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(dense(trainer.weights()), slow.average, rtol=1e-9, atol=1e-12)
     n_labelled = np.count_nonzero(Y.any(axis=1))
@@ -98,7 +98,7 @@ def test_weights_equal_the_reference(algo, settings):
 @pytest.mark.parametrize("share", [0, 3, 10**6], ids=["all sparse", "both", "all dense"])
 def test_wider_support_equals_the_reference(monkeypatch, algo, share):
     """From the third pass on a label has weights for features of rows that it does not have, and no others."""
-    monkeypatch.setattr("xmlpreck.kernels.linear.DENSE_SHARE", share)
+    monkeypatch.setattr(layout, "DENSE_SHARE", share)
     config = TrainConfig(algo=algo, epochs=4, k=3, eta=0.3, batch_rows=8, threads=2, widen=True)
     X, Y = draw_rows(seed=21, n_labels=60, density=0.05)
     trainer, facts = trained(X, Y, config)
@@ -173,7 +173,7 @@ def test_perturbed_weights_equal_the_reference(algo):
     ]
 
     def noise(number, row):
-        return perturbed(trainer.noise, linear._mix(keys[number - 1] + np.uint64(row)), Y.shape[1])
+        return perturbed(trainer.noise, mix(keys[number - 1] + np.uint64(row)), Y.shape[1])
 
     slow = reference.train(
         X, Y, rule=algo, k=3, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.3, noise=noise
@@ -244,7 +244,7 @@ def test_layout_does_not_change_training(monkeypatch):
     X, Y = draw_rows(seed=6)
     results = []
     for share in (0, 16, 10**6):
-        monkeypatch.setattr(linear, "DENSE_SHARE", share)
+        monkeypatch.setattr(layout, "DENSE_SHARE", share)
         results.append(dense(trained(X, Y, TrainConfig(epochs=2), np.float32)[0].weights()))
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
@@ -257,11 +257,11 @@ def test_small_radius_is_multiplied_out():
     config = TrainConfig(epochs=3, k=2, eta=1.0, radius=0.3, batch_rows=1, average_from=1)
     trainer, _ = trained(X, Y, config)
     clock = trainer.learner.clock
-    assert clock[linear.AVERAGED] == 210
-    assert clock[linear.ELAPSED] < 100, "elapsed was never set back"
-    last = dense(trainer.learner.weights) * clock[linear.SCALE]
+    assert clock[AVERAGED] == 210
+    assert clock[ELAPSED] < 100, "elapsed was never set back"
+    last = dense(trainer.learner.weights) * clock[SCALE]
     assert np.linalg.norm(last) == pytest.approx(0.3)
-    assert np.sqrt(trainer.learner.norms.sum()) * clock[linear.SCALE] == pytest.approx(0.3)
+    assert np.sqrt(trainer.learner.norms.sum()) * clock[SCALE] == pytest.approx(0.3)
 
 
 def separable(margin_kind, k=2, n_rows=120, n_labels=12, seed=0):
@@ -418,7 +418,7 @@ def test_growing_an_empty_support_keeps_the_clock():
         rows = prepared(X, labels)
         trainer.grow(rows)
         trainer.run_pass(rows)
-    assert trainer.learner.clock[linear.STEPS] == 6
+    assert trainer.learner.clock[STEPS] == 6
 
 
 def test_a_model_with_a_retired_setting_is_updated(tmp_path):

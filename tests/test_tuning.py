@@ -20,8 +20,7 @@ from xmlpreck.data.shards import write_shards
 from xmlpreck.data.survey import survey_of
 from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.evaluation import tables
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import no_weights
+from xmlpreck.kernels.arrays import SCALE, no_weights
 from xmlpreck.train import (
     Checkpoints,
     Interrupted,
@@ -124,7 +123,7 @@ def test_training_from_centroids_equals_the_reference(algo, settings, block_rows
         X, Y, rule=algo, k=3, orders=block_orders(config, len(X)), batch_rows=8, eta=0.3,
         decay=config.decay, radius=config.radius, average_from=config.average_from or 1, start=centroids(X, Y, 1.0),
     )  # fmt: skip
-    last = dense(trainer.learner.weights) * trainer.learner.clock[linear.SCALE]
+    last = dense(trainer.learner.weights) * trainer.learner.clock[SCALE]
     np.testing.assert_allclose(last, slow.last, rtol=1e-9, atol=1e-12)
     expected = slow.average if config.average_from else slow.last
     np.testing.assert_allclose(dense(trainer.weights()), expected, rtol=1e-9, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Where a dense row pays: pass and prediction times for several values of kernels.linear.DENSE_SHARE.
+"""Where a dense row pays: pass and prediction times for several values of model.layout.DENSE_SHARE.
 
     python tools/bench_kernels.py --data eurlex57k --data-dir DIR [--shares 4 8 16 32 64]
 
@@ -15,9 +15,8 @@ from bench_train import machine, time_once
 
 from xmlpreck import config
 from xmlpreck.data import catalog
-from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import Model
+from xmlpreck.model import Model, layout
 from xmlpreck.train import PreparedRows, Trainer
 
 
@@ -36,7 +35,7 @@ def main() -> None:
     rows = PreparedRows(data, settings.rows, settings.train.block_rows)
     trainers, expected = {}, None
     for share in args.shares:
-        linear.DENSE_SHARE = share
+        layout.DENSE_SHARE = share
         trainer = trainers[share] = Trainer(no_weights(rows.n_features, rows.n_labels), settings.train)
         trainer.grow(rows)
         trainer.run_pass(rows)

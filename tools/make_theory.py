@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from xmlpreck.bipartite import surrogates
 from xmlpreck.evaluation.report.drawing import MUTED, RULE, STYLE, log_axis
 from xmlpreck.files.atomic import atomic_path
-from xmlpreck.kernels import arrays, linear
+from xmlpreck.kernels import arrays, rules
 
 LOSSES: dict[str, surrogates.Surrogate] = {
     "prec@k": surrogates.prec_at_k,
@@ -80,7 +80,7 @@ SPREADS = {"k": np.repeat([-2.0, 2.0], [3, 5]), "strong": np.zeros(STREAM_POSITI
 
 
 # By the surrogate of its bound: a perceptron's rule, and the margin that the bound asks for.
-PERCEPTRONS = {"avg": (linear.PERCEPTRON_AVG, "k"), "max": (linear.PERCEPTRON_MAX, "strong")}
+PERCEPTRONS = {"avg": (rules.PERCEPTRON_AVG, "k"), "max": (rules.PERCEPTRON_MAX, "strong")}
 
 
 def separable_batches(margin: str, gamma: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +106,7 @@ def mistakes_until_none(batches: np.ndarray, relevance: np.ndarray, rule: int) -
     while total > before:
         before = total
         for points in batches:
-            n_steps, _, mistakes = linear.choose_step(points @ w, relevant, STREAM_K, rule, work, items, steps)
+            n_steps, _, mistakes = rules.choose_step(points @ w, relevant, STREAM_K, rule, work, items, steps)
             w += steps[:n_steps] @ points[items[:n_steps]]
             total += mistakes
     return total

@@ -18,7 +18,7 @@ from xmlpreck.config import InputError
 from xmlpreck.data.dataset import TopK
 from xmlpreck.data.matrix import as_label_rows
 from xmlpreck.kernels import ranking
-from xmlpreck.kernels.arrays import run_team
+from xmlpreck.kernels.threads import run_team
 
 REPORTED_KS = (1, 3, 5)
 BIN_EDGES = (10, 100)  # tail: under 10 training rows, torso: under 100, head: 100 or more

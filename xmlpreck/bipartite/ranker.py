@@ -20,8 +20,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from xmlpreck.bipartite.surrogates import kappa_to_k, prec_at_k
 from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, require
 from xmlpreck.data.matrix import check_structure
-from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import Work, new_work
+from xmlpreck.kernels.points import train_points
+from xmlpreck.kernels.rules import RULES
 
 OnStep = Callable[[float, np.ndarray], None]
 Step = tuple[np.ndarray, dict[str, Any]]  # the weights so far, and their entry of the history
@@ -247,13 +248,13 @@ class PrecAtKRanker(BatchRanker):
         size = min(self.batch_points, len(relevance))
         work = new_work(size, size, size, np.float64)
         settings, none = self._step_settings(), np.zeros(0, np.int64)
-        linear.train_points(points, none, none, size, settings, learner, work)  # compile before timing
+        train_points(points, none, none, size, settings, learner, work)  # compile before timing
         return self._follow(self._train(points, size, settings, learner, work), on_step)
 
     def _step_settings(self) -> StepSettings:
         is_sgd = self.algo.startswith("sgd")
         return StepSettings(
-            linear.RULES[self.algo],
+            RULES[self.algo],
             float(self.eta) if is_sgd else 1.0,
             STEP_DECAYS[self.decay] if is_sgd else 0.0,
             float(self.radius),
@@ -273,7 +274,7 @@ class PrecAtKRanker(BatchRanker):
             totals = np.zeros(3)
             for first, last in pairwise(_stops(n_done, len(ks))):
                 part = order[first * size : last * size]
-                totals += linear.train_points(points, part, ks[first:last], size, settings, learner, work)
+                totals += train_points(points, part, ks[first:last], size, settings, learner, work)
                 n_ranked = int(np.count_nonzero(ks[:last]))
                 weights = learner.sums / learner.clock[0] if self.average else learner.weights.copy()
                 with np.errstate(over="ignore"):

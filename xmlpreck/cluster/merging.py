@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xmlpreck.cluster.shard import Pairs
-from xmlpreck.kernels import linear
+from xmlpreck.kernels import label_shards
 from xmlpreck.kernels.arrays import Batch, Proposals, Settings, Weights, new_batch, new_merged, sparse_weights
 
 
@@ -24,9 +24,9 @@ def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Ch
     n_rows, most_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
     merged = new_merged(n_rows, most_labels, settings.k)
     for each in proposals:
-        linear.merge_proposals(each, merged)
+        label_shards.merge_proposals(each, merged)
     batch = new_batch(n_rows, max(n_rows, 1), settings.k + most_labels)
-    linear.choose_rows(merged, settings, float(n_batches), batch)
+    label_shards.choose_rows(merged, settings, float(n_batches), batch)
     has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
     return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))
 

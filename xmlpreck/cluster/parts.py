@@ -11,7 +11,6 @@ from xmlpreck.cluster.session import Session
 from xmlpreck.config import InputError
 from xmlpreck.data.dataset import check_offsets
 from xmlpreck.data.formats import TopK
-from xmlpreck.kernels import linear
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.model import Model
 from xmlpreck.model.directory import (
@@ -23,6 +22,7 @@ from xmlpreck.model.directory import (
     read_calibration,
     read_names,
 )
+from xmlpreck.model.layout import DENSE_SHARE_PREDICTING
 from xmlpreck.model.seal import ModelError
 
 MODEL_SHARE = 1.5  # of a model's bytes must fit a node, which has rows and buffers, too
@@ -81,7 +81,7 @@ def _map_arrays(folder: Path) -> list[np.ndarray]:
 def _bytes_in_memory(folder: Path, n_labels: int) -> int:
     """8 for a weight, and for each label where a feature has a dense row besides what a weight has on disk."""
     offsets, labels, values = _map_arrays(folder)
-    n_dense = int((np.diff(offsets) * linear.DENSE_SHARE_PREDICTING > n_labels).sum())
+    n_dense = int((np.diff(offsets) * DENSE_SHARE_PREDICTING > n_labels).sum())
     return 8 * len(labels) + values.itemsize * n_dense * n_labels
 
 

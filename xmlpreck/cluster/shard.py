@@ -18,8 +18,9 @@ from xmlpreck.data.formats import Dataset, TopK
 from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.data.survey import Survey
 from xmlpreck.files.contents import file_sha256
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import Proposals, Rows, new_proposals, new_work, run_team
+from xmlpreck.kernels import label_shards
+from xmlpreck.kernels.arrays import AVERAGED, BLOCK, ELAPSED, SCALE, STEPS, Proposals, Rows, new_proposals, new_work
+from xmlpreck.kernels.threads import run_team
 from xmlpreck.machine import give_memory_back
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
@@ -115,7 +116,7 @@ class LabelShard:
         self.trainer.cursor = cursor
         self.trainer.prepare_pass(self.rows)
         no_weights = np.zeros(0, np.float32)  # who chooses the steps knows them
-        first_block = self.labels.start // linear.BLOCK
+        first_block = self.labels.start // BLOCK
         settings = pass_settings(train, cursor.number, self.source.n_labels, no_weights)
         self.settings = settings._replace(first_block=first_block)
         self.batches = self._batches(replace(cursor))
@@ -146,7 +147,7 @@ class LabelShard:
 
         def work(me: int) -> None:
             buffers = new_work(len(self.labels), settings.k, most_labels)
-            linear.propose_rows(rows, mine, learner, settings, noise, buffers, claimed, proposals)
+            label_shards.propose_rows(rows, mine, learner, settings, noise, buffers, claimed, proposals)
 
         run_team(self.n_threads, work)
         return Answer(proposals, time.perf_counter() - began)
@@ -161,15 +162,15 @@ class LabelShard:
         learner, n_threads = self.trainer.learner, self.n_threads
         # Ray's arrays are read-only: other types, for which numba would compile.
         steps = [np.array(each) for each in pairs[:3]]
-        run_team(n_threads, lambda me: linear.apply_rows(me, n_threads, rows, order, learner, *steps))
+        run_team(n_threads, lambda me: label_shards.apply_rows(me, n_threads, rows, order, learner, *steps))
         remembered = self.trainer.hardest_of(start, len(rows.offsets) - 1)
         if len(remembered):
             remembered[order] = pairs.hardest
         clock = learner.clock
         if self.settings.averaging:
-            clock[linear.ELAPSED] += clock[linear.SCALE]
-            clock[linear.AVERAGED] += 1
-        clock[linear.STEPS] += 1
+            clock[ELAPSED] += clock[SCALE]
+            clock[AVERAGED] += 1
+        clock[STEPS] += 1
 
     def replay(self, batches: Sequence[Pairs]) -> None:
         """Batches whose steps are known already: nothing has to be scored."""

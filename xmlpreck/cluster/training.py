@@ -30,8 +30,7 @@ from xmlpreck.data.formats import Dataset
 from xmlpreck.data.rows import RowSource
 from xmlpreck.files.atomic import scratch_folder
 from xmlpreck.files.progress import progress_bar
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import Proposals, Settings, Weights
+from xmlpreck.kernels.arrays import BLOCK, STEPS, Proposals, Settings, Weights
 from xmlpreck.model import Model
 from xmlpreck.model.layout import have_dense_rows, with_dense_rows
 from xmlpreck.model.model import BLOCK_ROWS
@@ -104,20 +103,20 @@ def edges_of(saved: Saved, label_shards: int | None, n_labels: int) -> list[int]
         raise InputError(
             f"{saved.folder}: has {len(edges) - 1} label shards: resume it with as many, not {label_shards}"
         )
-    rises = all(first < last and first % linear.BLOCK == 0 for first, last in pairwise(edges))
+    rises = all(first < last and first % BLOCK == 0 for first, last in pairwise(edges))
     if not rises or edges[0] != 0 or edges[-1] != n_labels:
         raise InputError(f"{saved.folder}: its label shards are not of {n_labels} labels: delete it to start over")
     return edges
 
 
 def n_blocks_of(n_labels: int) -> int:
-    return -(-n_labels // linear.BLOCK)
+    return -(-n_labels // BLOCK)
 
 
 def check_shards(n_labels: int, n_shards: int) -> None:
     n_blocks = n_blocks_of(n_labels)
     if n_shards > n_blocks:
-        what = f"{n_labels} labels are {n_blocks} blocks of {linear.BLOCK}, and a shard has one or more"
+        what = f"{n_labels} labels are {n_blocks} blocks of {BLOCK}, and a shard has one or more"
         raise InputError(f"--label-shards {n_shards}: {what}: ask for at most {n_blocks}")
 
 
@@ -142,8 +141,8 @@ def expected_support(census: Census, n_rows: int) -> np.ndarray:
 
 def cut_labels(costs: np.ndarray, n_shards: int) -> list[int]:
     """Edges of contiguous shards of about the same cost; each begins at a whole block of the kernels."""
-    block_costs = np.add.reduceat(costs, np.arange(0, len(costs), linear.BLOCK))
-    return [min(edge * linear.BLOCK, len(costs)) for edge in cut_evenly(block_costs, n_shards)]
+    block_costs = np.add.reduceat(costs, np.arange(0, len(costs), BLOCK))
+    return [min(edge * BLOCK, len(costs)) for edge in cut_evenly(block_costs, n_shards)]
 
 
 class Begin(NamedTuple):
@@ -222,7 +221,7 @@ class ClusterTrainer:
         self.n_passes = facts["n_passes"]
         self.started, self.base = True, self._base(folder)
         self._ask_all("restore", *self.base, again=False)
-        self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][linear.STEPS])
+        self.n_batches = int(read_arrays(folder, part_prefix(0))["clock"][STEPS])
 
     def _base(self, folder: Path) -> tuple[Path, Cursor]:
         return folder.absolute(), replace(self.cursor)  # a node works in a folder of its own

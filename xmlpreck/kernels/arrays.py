@@ -1,15 +1,25 @@
-"""What the kernels work on: named tuples of arrays, how they are made, and the threads that share them.
+"""What the kernels work on: named tuples of arrays, and how they are made.
 
 Kernels know these by field names only. Counts of non-zeros are int64, ids int32; weights float32 (float64 in tests).
 """
 
-import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmlpreck.kernels.linear import BLOCK, NOISE_PLACES
+# Labels to a block of scores. Only blocks that a row opens are zeroed, searched or perturbed, so that the cost of a row
+# follows its support and not n_labels.
+BLOCK = 64
+
+# Features are dealt to threads by feature % FEATURE_GROUPS: fixed groups, so that sums over them do not depend on the
+# number of threads.
+FEATURE_GROUPS = 64
+
+# Gumbel noise is read from a table in runs of BLOCK, each block of labels from its own pseudo-random start.
+NOISE_STARTS = 1 << 14
+
+# Indices into a learner's clock: batches done, scale of the weights, sum of scales over the averaged batches, how many.
+STEPS, SCALE, ELAPSED, AVERAGED = range(4)
 
 
 class Rows(NamedTuple):
@@ -26,7 +36,7 @@ class Rows(NamedTuple):
 class Weights(NamedTuple):
     """Scorers of all labels, feature by feature: a dense row, or a sparse row of sorted labels."""
 
-    dense_of: np.ndarray  # (n_features) int32: the feature's place in dense_rows, or -1
+    dense_of: np.ndarray  # (n_features) int32: the feature's row in dense_rows, or -1
     dense_rows: np.ndarray  # (n_dense, n_labels); as uint16 they are bfloat16
     offsets: np.ndarray  # (n_features + 1) int64 into labels and values; not looked at for a dense feature
     labels: np.ndarray  # int32
@@ -40,7 +50,7 @@ def sparse_weights(offsets: np.ndarray, labels: np.ndarray, values: np.ndarray, 
 
 
 def no_weights(n_features: int, n_labels: int, dtype: Any = np.float32) -> Weights:
-    """The weights of a model that has learned nothing: no label may use any feature yet."""
+    """Weights of a model that has learned nothing: no label may use any feature yet."""
     return sparse_weights(np.zeros(n_features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), n_labels)
 
 
@@ -52,7 +62,7 @@ class Learner(NamedTuple):
     dense_mask: np.ndarray  # (n_dense, ceil(n_labels / 8)) uint8: bit = this label may use this feature
     dense_sums: np.ndarray  # like weights.dense_rows: sum of elapsed * step (lazy averaging)
     sums: np.ndarray  # like weights.values
-    clock: np.ndarray  # float64, see the places below
+    clock: np.ndarray  # float64, indexed by STEPS, SCALE, ELAPSED, AVERAGED
     norms: np.ndarray  # (FEATURE_GROUPS) float64: squared norm of weights, kept only when there is a radius
 
 
@@ -69,7 +79,7 @@ class Settings(NamedTuple):
     averaging: bool
     noise_key: np.uint64
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
-    n_frozen: int = 0  # labels that do not change: the first so many
+    n_frozen: int = 0  # labels with an id below this do not change
     first_block: int = 0  # where these labels begin, if they are a shard of all
 
 
@@ -80,7 +90,7 @@ class Work(NamedTuple):
     opened: np.ndarray  # (n_blocks) int64: stamp of the row that opened the block last
     blocks: np.ndarray  # (n_blocks) int32: the opened blocks
     counts: np.ndarray  # int64: stamp, number of opened blocks
-    pos_labels: np.ndarray  # (most labels of a row) int32, by falling score
+    pos_labels: np.ndarray  # (max_labels) int32, by descending score
     pos: np.ndarray  # their scores
     neg_labels: np.ndarray  # (k) int32
     neg: np.ndarray
@@ -98,10 +108,10 @@ class Proposals(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """What all shards say to some rows: relevant and irrelevant labels by falling score."""
+    """What all shards say to some rows: relevant and irrelevant labels by descending score."""
 
     n_pos: np.ndarray  # (n_rows) int64
-    pos_labels: np.ndarray  # (n_rows, most labels of a row) int32
+    pos_labels: np.ndarray  # (n_rows, max_labels) int32
     pos: np.ndarray
     n_neg: np.ndarray  # (n_rows) int64
     neg_labels: np.ndarray  # (n_rows, k) int32
@@ -111,7 +121,7 @@ class Merged(NamedTuple):
 class Batch(NamedTuple):
     """What the threads share: the steps of one batch, their counters, and facts about each row of the call."""
 
-    pair_labels: np.ndarray  # (batch_rows, k + most labels of a row) int32
+    pair_labels: np.ndarray  # (batch_rows, k + max_labels) int32
     pair_steps: np.ndarray  # same shape: coefficient of each label
     n_pairs: np.ndarray  # (batch_rows) int64
     arrived: np.ndarray  # (1) int64: barrier; STOPPED makes the threads return
@@ -121,67 +131,26 @@ class Batch(NamedTuple):
     updated: np.ndarray  # (rows of the call) bool
 
 
-def run_team(n_threads: int, task: Callable[[int], None], stop: Callable[[], None] | None = None) -> None:
-    """Call task(thread) for thread = 0 .. n_threads - 1, all at the same time, each on a thread of its own.
-
-    An interrupt (Ctrl-C) of the caller, or an error in one of the threads, calls `stop`, which must make all tasks
-    return soon, those that have not begun too: threads that wait for each other would otherwise wait for ever. It is
-    raised when the threads have returned. A single task without `stop` runs on the caller's thread: nothing is
-    started, but a long call of a kernel cannot be interrupted.
-    """
-    if n_threads == 1 and stop is None:
-        task(0)
-        return
-    errors: list[BaseException] = []
-    ended = [threading.Event() for _ in range(n_threads)]
-
-    def run(thread: int) -> None:
-        try:
-            task(thread)
-        except BaseException as error:
-            errors.append(error)
-            if stop is not None:
-                stop()
-        finally:
-            ended[thread].set()
-
-    n_started = 0
-    try:
-        for thread in range(n_threads):
-            threading.Thread(target=run, args=(thread,), daemon=True).start()
-            n_started += 1
-        for event in ended:
-            event.wait()
-    except BaseException:  # KeyboardInterrupt may come between any two lines; no thread can be started: RuntimeError
-        if stop is not None:
-            stop()
-        for event in ended[:n_started]:
-            event.wait()
-        raise
-    if errors:
-        raise errors[0]
-
-
-def new_work(n_labels: int, k: int = 1, most_labels: int = 1, dtype: Any = np.float32) -> Work:
-    """Buffers for one thread: the k best labels of a row that has at most `most_labels` relevant ones."""
+def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.float32) -> Work:
+    """Buffers for one thread: the k best labels of a row that has at most `max_labels` relevant ones."""
     n_blocks = -(-n_labels // BLOCK)
     return Work(
         scores=np.full(n_blocks * BLOCK, -np.inf, dtype),
         opened=np.zeros(n_blocks, np.int64),
         blocks=np.zeros(n_blocks, np.int32),
         counts=np.zeros(2, np.int64),
-        pos_labels=np.zeros(max(most_labels, 1), np.int32),
-        pos=np.zeros(max(most_labels, 1), dtype),
+        pos_labels=np.zeros(max(max_labels, 1), np.int32),
+        pos=np.zeros(max(max_labels, 1), dtype),
         neg_labels=np.zeros(k, np.int32),
         neg=np.zeros(k, dtype),
     )
 
 
-def new_batch(n_rows: int, batch_rows: int, most_pairs: int, dtype: Any = np.float32) -> Batch:
-    """What the threads share in one call of linear.train_rows on n_rows rows."""
+def new_batch(n_rows: int, batch_rows: int, max_pairs: int, dtype: Any = np.float32) -> Batch:
+    """What the threads share in one call of training.train_rows on n_rows rows."""
     return Batch(
-        pair_labels=np.zeros((batch_rows, most_pairs), np.int32),
-        pair_steps=np.zeros((batch_rows, most_pairs), dtype),
+        pair_labels=np.zeros((batch_rows, max_pairs), np.int32),
+        pair_steps=np.zeros((batch_rows, max_pairs), dtype),
         n_pairs=np.zeros(batch_rows, np.int64),
         arrived=np.zeros(1, np.int64),
         claimed=np.zeros(-(-n_rows // batch_rows), np.int64),
@@ -192,7 +161,7 @@ def new_batch(n_rows: int, batch_rows: int, most_pairs: int, dtype: Any = np.flo
 
 
 def new_proposals(n_relevant: np.ndarray, k: int, dtype: Any = np.float32) -> Proposals:
-    """For rows of which a shard has so many relevant labels each."""
+    """Room for the proposals of a shard; n_relevant: relevant labels of each row in this shard."""
     offsets = np.concatenate([[0], np.cumsum(n_relevant)]).astype(np.int32)
     return Proposals(
         pos_offsets=offsets,
@@ -204,12 +173,12 @@ def new_proposals(n_relevant: np.ndarray, k: int, dtype: Any = np.float32) -> Pr
     )
 
 
-def new_merged(n_rows: int, most_labels: int, k: int, dtype: Any = np.float32) -> Merged:
-    """For rows with at most so many relevant labels."""
+def new_merged(n_rows: int, max_labels: int, k: int, dtype: Any = np.float32) -> Merged:
+    """Room for what all shards say to rows with at most max_labels relevant labels."""
     return Merged(
         n_pos=np.zeros(n_rows, np.int64),
-        pos_labels=np.zeros((n_rows, most_labels), np.int32),
-        pos=np.zeros((n_rows, most_labels), dtype),
+        pos_labels=np.zeros((n_rows, max_labels), np.int32),
+        pos=np.zeros((n_rows, max_labels), dtype),
         n_neg=np.zeros(n_rows, np.int64),
         neg_labels=np.zeros((n_rows, k), np.int32),
         neg=np.zeros((n_rows, k), dtype),
@@ -217,5 +186,5 @@ def new_merged(n_rows: int, most_labels: int, k: int, dtype: Any = np.float32) -
 
 
 def noise_table(seed: int, tau: float, dtype: Any = np.float32) -> np.ndarray:
-    """tau * Gumbel(0, 1) draws: the noise of linear.train_rows."""
-    return (tau * np.random.default_rng(seed).gumbel(size=NOISE_PLACES + BLOCK)).astype(dtype)
+    """tau * Gumbel(0, 1) draws: the noise of training.train_rows."""
+    return (tau * np.random.default_rng(seed).gumbel(size=NOISE_STARTS + BLOCK)).astype(dtype)

@@ -1,7 +1,6 @@
 """bfloat16: the upper 16 bits of a float32. Half the bytes to read for a score, at no loss (docs/architecture.md).
 
-Kernels see what an array is by its type: uint16 holds bfloat16, and anything else is what it says. Keep the functions
-for kernels as they are: numba's cache notices edits of a kernel's own file only.
+Kernels see what an array is by its type: uint16 holds bfloat16, and anything else is what it says.
 """
 
 import numpy as np

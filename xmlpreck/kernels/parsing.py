@@ -1,11 +1,11 @@
 """Compiled parser of rows of text, `l1,l2,... f:v f:v ...`: the XML repository's files and LIBSVM's.
 
-Self-contained on purpose: numba's cache on disk does not notice edits in other files.
 Errors come back as (code, row, position of the offending token), and `explain` puts the code into words.
 """
 
 import numpy as np
-from numba import njit
+
+from xmlpreck.kernels.caching import kernel
 
 OK = 0
 BAD_LABEL = 1
@@ -27,17 +27,17 @@ _EXPONENT_LIMIT = 10_000
 _POWERS = np.array([float(10**exponent) for exponent in range(23)])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_blank(byte):
     return byte in (_SPACE, _TAB, _RETURN, _NEWLINE)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _ends_token(text, at):
     return at >= text.size or _is_blank(text[at])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_digits(text, at, limit):
     """Return (number, end): the digits from `at`; those after the number has reached `limit` are skipped."""
     number = np.int64(0)
@@ -48,7 +48,7 @@ def _read_digits(text, at, limit):
     return number, at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_mantissa(text, at):
     """Return (mantissa, exponent, n_digits, end) of digits with at most one point among them."""
     mantissa = np.int64(0)
@@ -71,7 +71,7 @@ def _read_mantissa(text, at):
     return mantissa, exponent, n_digits, at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scale(mantissa, exponent):
     """Return mantissa * 10**exponent as float64."""
     number = np.float64(mantissa)
@@ -87,7 +87,7 @@ def _scale(mantissa, exponent):
     return number * _POWERS[exponent] if exponent >= 0 else number / _POWERS[-exponent]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_value(text, at):
     """Return (value, end) of the number at `at`; NaN when it is not a number that ends its token."""
     negative = at < text.size and text[at] == _MINUS
@@ -112,7 +112,7 @@ def _read_value(text, at):
     return np.float32(-number if negative else number), at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_labels(text, at, n_labels, label_ids, filled):
     """Return (code, position, filled) after the labels that open a line; a blank or `f:v` means none."""
     first = True
@@ -137,7 +137,7 @@ def _read_labels(text, at, n_labels, label_ids, filled):
         first = False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_features(text, at, first_id, n_features, feature_ids, values, filled):
     """Return (code, position, filled) after the `f:v` tokens and the end of their line; ids start at `first_id`."""
     while True:
@@ -160,7 +160,7 @@ def _read_features(text, at, first_id, n_features, feature_ids, values, filled):
         at = end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_marks(text, start):
     """Return how many lines, colons and commas there are: bounds on rows, features and further labels."""
     n_colons = 0
@@ -175,7 +175,7 @@ def _count_marks(text, start):
     return n_lines, n_colons, n_commas
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def skip_blank(text, at):
     """Return (n_lines, position): the first byte from `at` that is not blank, and how many lines end before it."""
     n_lines = 0
@@ -185,7 +185,7 @@ def skip_blank(text, at):
     return n_lines, at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def parse_rows(text, start, n_rows, n_features, n_labels, first_id):
     """Parse at most `n_rows` lines of `text` (uint8) from byte `start`.
 

@@ -1,14 +1,14 @@
 """Work on whole sparse matrices, without temporary copies: patterns, their union, dense rows, unit rows."""
 
 import numpy as np
-from numba import njit
 
 from xmlpreck.kernels.bfloat import as_scored, as_stored
+from xmlpreck.kernels.caching import kernel
 
 
-@njit(cache=True, nogil=True)
-def support_of(me, n_threads, feature_offsets, feature_rows, feature_values, rows, seen, offsets, labels, strengths):
-    """The pattern of X^T Y: labels that share a row with each feature, sorted. X is given by feature (CSC).
+@kernel
+def support_of(thread, n_threads, col_offsets, col_rows, col_values, rows, seen, offsets, labels, strengths):
+    """The pattern of X^T Y: labels that share a row with each feature, sorted. X is given by its columns (CSC).
 
     First call, with empty `labels`: offsets[f + 1] = number of labels of feature f. Second call, with offsets summed
     up: fills labels and, unless that is empty, strengths = the entries of |X|^T Y. `seen` holds n_labels times -1.
@@ -16,10 +16,10 @@ def support_of(me, n_threads, feature_offsets, feature_rows, feature_values, row
     filling = len(labels) > 0
     weighing = len(strengths) > 0
     sums = np.zeros(len(seen) if weighing else 0)
-    for f in range(me, len(offsets) - 1, n_threads):
+    for f in range(thread, len(offsets) - 1, n_threads):
         n = offsets[f] if filling else 0
-        for p in range(feature_offsets[f], feature_offsets[f + 1]):
-            row = feature_rows[p]
+        for p in range(col_offsets[f], col_offsets[f + 1]):
+            row = col_rows[p]
             for q in range(rows.label_offsets[row], rows.label_offsets[row + 1]):
                 label = rows.labels[q]
                 if seen[label] != f:
@@ -28,7 +28,7 @@ def support_of(me, n_threads, feature_offsets, feature_rows, feature_values, row
                         labels[n] = label
                     n += 1
                 if weighing:
-                    sums[label] += abs(feature_values[p])
+                    sums[label] += abs(col_values[p])
         if filling:
             labels[offsets[f] : n].sort()
             if weighing:
@@ -39,41 +39,41 @@ def support_of(me, n_threads, feature_offsets, feature_rows, feature_values, row
             offsets[f + 1] = n
 
 
-@njit(cache=True, nogil=True)
-def mark_strongest(offsets, labels, strengths, n_labels, most, kept):
-    """kept = is the entry among the `most` strongest of its label? Of equal ones the lower feature."""
+@kernel
+def mark_strongest(offsets, labels, strengths, n_labels, max_features, kept):
+    """kept = is the entry among the `max_features` strongest of its label? Of equal ones the lower feature."""
     counts = np.zeros(n_labels + 1, np.int64)
     for p in range(len(labels)):
         counts[labels[p] + 1] += 1
     starts = np.cumsum(counts)
-    places = starts[:-1].copy()
+    next_entry = starts[:-1].copy()
     by_label = np.empty(len(labels), strengths.dtype)
     for p in range(len(labels)):
-        by_label[places[labels[p]]] = strengths[p]
-        places[labels[p]] += 1
-    least = np.zeros(n_labels, strengths.dtype)  # strength of the weakest that is kept
+        by_label[next_entry[labels[p]]] = strengths[p]
+        next_entry[labels[p]] += 1
+    threshold = np.zeros(n_labels, strengths.dtype)  # strength of the weakest that is kept
     n_equal = np.zeros(n_labels, np.int64)  # of these, how many are kept
     for label in range(n_labels):
         mine = by_label[starts[label] : starts[label + 1]]
-        if len(mine) > most:
+        if len(mine) > max_features:
             mine.sort()
-            least[label] = mine[len(mine) - most]
-            n_equal[label] = most - np.sum(mine > least[label])
+            threshold[label] = mine[len(mine) - max_features]
+            n_equal[label] = max_features - np.sum(mine > threshold[label])
     for p in range(len(labels)):
         label = labels[p]
-        if counts[label + 1] <= most or strengths[p] > least[label]:
+        if counts[label + 1] <= max_features or strengths[p] > threshold[label]:
             kept[p] = True
-        elif strengths[p] == least[label] and n_equal[label] > 0:
+        elif strengths[p] == threshold[label] and n_equal[label] > 0:
             kept[p] = True
             n_equal[label] -= 1
 
 
-@njit(cache=True, nogil=True)
-def merge_rows(offsets_a, labels_a, offsets_b, labels_b, offsets, labels, places_a):
-    """Union of two patterns of sorted rows, and where the entries of the first stand in it.
+@kernel
+def merge_rows(offsets_a, labels_a, offsets_b, labels_b, offsets, labels, positions):
+    """Union of two patterns of sorted rows, and the positions of the entries of the first in it.
 
     First call, with empty `labels`: offsets[f + 1] = length of row f of the union. Second call, with offsets summed
-    up: fills labels and, unless that is empty, places_a.
+    up: fills labels and, unless that is empty, positions.
     """
     filling = len(labels) > 0
     for f in range(len(offsets) - 1):
@@ -86,15 +86,15 @@ def merge_rows(offsets_a, labels_a, offsets_b, labels_b, offsets, labels, places
                 b += 1
             if filling:
                 labels[n] = label
-                if from_a and len(places_a):
-                    places_a[a] = n
+                if from_a and len(positions):
+                    positions[a] = n
             a += from_a
             n += 1
         if not filling:
             offsets[f + 1] = n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_dense(offsets, labels, values, dense_of, dense_rows):
     """Copy the sparse rows of dense features into dense_rows."""
     for f in range(len(dense_of)):
@@ -103,7 +103,7 @@ def fill_dense(offsets, labels, values, dense_of, dense_rows):
                 dense_rows[dense_of[f], labels[p]] = as_stored(values[p], dense_rows)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rows_rise(offsets, labels, n_labels):
     """Do the labels of each feature rise, from 0 or more to less than n_labels?"""
     for f in range(len(offsets) - 1):
@@ -115,11 +115,11 @@ def rows_rise(offsets, labels, n_labels):
     return True
 
 
-@njit(cache=True, nogil=True)
-def gather_rows(weights, dense_mask, least, offsets, labels, values):
-    """Every feature as a sparse row, of the entries whose size is `least` or more.
+@kernel
+def gather_rows(weights, dense_mask, min_size, offsets, labels, values):
+    """Every feature as a sparse row, of the entries whose size is `min_size` or more.
 
-    With least 0 a sparse row keeps its zeros, and a dense row those under the mask, if there is one.
+    With min_size 0 a sparse row keeps its zeros, and a dense row those under the mask, if there is one.
     First call, with empty `labels`: offsets[f + 1] = length of row f. Second call, with offsets summed up: fills labels
     and values.
     """
@@ -132,8 +132,8 @@ def gather_rows(weights, dense_mask, least, offsets, labels, values):
         for p in range(0 if dense >= 0 else weights.offsets[f], stop):
             label = p if dense >= 0 else weights.labels[p]
             value = as_scored(weights.dense_rows[dense, p], weights.dense_rows) if dense >= 0 else weights.values[p]
-            if least > 0:
-                kept = abs(value) >= least
+            if min_size > 0:
+                kept = abs(value) >= min_size
             elif dense >= 0 and masked:
                 kept = (dense_mask[dense, label >> 3] >> (label & 7)) & 1 == 1
             else:
@@ -147,7 +147,7 @@ def gather_rows(weights, dense_mask, least, offsets, labels, values):
             offsets[f + 1] = n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_mask(offsets, labels, dense_of, dense_mask):
     """Set a bit of dense_mask for every entry of the sparse rows of dense features."""
     for f in range(len(dense_of)):
@@ -156,7 +156,7 @@ def fill_mask(offsets, labels, dense_of, dense_mask):
                 dense_mask[dense_of[f], labels[p] >> 3] |= np.uint8(1 << (labels[p] & 7))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_hardest(rows, hardest, dense_of, dense_mask, keys):
     """Set the bit of dense_mask for each row's dense features and its hardest label (-1 = it has none).
 
@@ -179,7 +179,7 @@ def mark_hardest(rows, hardest, dense_of, dense_mask, keys):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_prepared(offsets, features, values, unit_norm, bias, n_features, new_features, new_values):
     """Copy rows: their values / |row| if unit_norm (a row of length 0 stays), then the bias if it is not 0.
 
@@ -209,7 +209,7 @@ def fill_prepared(offsets, features, values, unit_norm, bias, n_features, new_fe
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_squares(offsets, values, norms):
     """norms[f % len(norms)] += squared length of row f."""
     for f in range(len(offsets) - 1):

@@ -1,7 +1,10 @@
 """Rankings against true labels: what each row adds to every metric, and the same under resampled rows."""
 
 import numpy as np
-from numba import njit
+
+from xmlpreck.kernels.caching import kernel
+from xmlpreck.kernels.hashing import mix
+from xmlpreck.kernels.search import find
 
 # Columns of a row's statistics: some once, some for each k, some for each bin of label frequency, and the hits of
 # each bin for each k. A metric is a ratio of sums of columns.
@@ -13,58 +16,44 @@ PER_K = 10
 DRAWS_A_WORD = 4  # 16 bits each
 
 
-@njit(cache=True, nogil=True)
-def _is_among(label, labels, start, stop):
-    """Is `label` in the ascending labels[start:stop]?"""
-    while start < stop:
-        middle = (start + stop) // 2
-        if labels[middle] < label:
-            start = middle + 1
-        elif labels[middle] > label:
-            stop = middle
-        else:
-            return True
-    return False
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def mark_hits(top, offsets, labels, out):
-    """out[row, place] = is the label at this place relevant?"""
+    """out[row, rank] = is the label at this rank relevant?"""
     for row in range(top.shape[0]):
-        for place in range(top.shape[1]):
-            out[row, place] = _is_among(top[row, place], labels, offsets[row], offsets[row + 1])
+        for rank in range(top.shape[1]):
+            out[row, rank] = find(labels, offsets[row], offsets[row + 1], top[row, rank]) >= 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_weights(weights, labels, start, stop, best):
     """best = the len(best) largest weights of labels[start:stop], descending; 0 where there are no more."""
     best[:] = 0.0
     for entry in range(start, stop):
         weight = weights[labels[entry]]
-        place = len(best)
-        while place > 0 and best[place - 1] < weight:
-            if place < len(best):
-                best[place] = best[place - 1]
-            place -= 1
-        if place < len(best):
-            best[place] = weight
+        i = len(best)
+        while i > 0 and best[i - 1] < weight:
+            if i < len(best):
+                best[i] = best[i - 1]
+            i -= 1
+        if i < len(best):
+            best[i] = weight
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, full_ideal, stats, totals, by_label):
     """Fill stats (n_rows, n_columns); add to totals (n_columns) and by_label (2: hits, predicted; n_ks, n_labels).
 
-    `weights` are inverse propensities; ks ascend. by_label counts a place at the first k that reaches it, so the count
-    for a k is a sum over the ks up to it. `full_ideal`: PSnDCG divides by the discounts of k places even where a row
+    `weights` are inverse propensities; ks ascend. by_label counts a rank at the first k that reaches it, so the count
+    for a k is a sum over the ks up to it. `full_ideal`: PSnDCG divides by the discounts of k ranks even where a row
     has fewer labels. With `drop_empty` a row without labels adds nothing.
     """
-    n_ks, most = len(ks), ks[-1]
+    n_ks, max_k = len(ks), ks[-1]
     first_of_bins = PER_ROW + n_ks * PER_K
-    discounts = 1.0 / np.log2(np.arange(2, most + 2))
-    ideals = np.zeros(most + 1)  # of 0, 1, ... labels
-    for place in range(most):
-        ideals[place + 1] = ideals[place] + discounts[place]
-    best = np.zeros(most)
+    discounts = 1.0 / np.log2(np.arange(2, max_k + 2))
+    ideals = np.zeros(max_k + 1)  # of 0, 1, ... labels
+    for rank in range(max_k):
+        ideals[rank + 1] = ideals[rank] + discounts[rank]
+    best = np.zeros(max_k)
     stats[:] = 0.0
     for row in range(top.shape[0]):
         start, stop = offsets[row], offsets[row + 1]
@@ -79,13 +68,13 @@ def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, fu
         _best_weights(weights, labels, start, stop, best)
         n_hits = n_predicted = 0
         dcg = gain = gain_dcg = best_gain = best_dcg = 0.0
-        at = 0  # the first k that reaches the place
-        for place in range(max(top.shape[1], most)):
-            label = top[row, place] if place < top.shape[1] else -1
-            is_hit = label >= 0 and _is_among(label, labels, start, stop)
+        at = 0  # the first k that reaches the rank
+        for rank in range(max(top.shape[1], max_k)):
+            label = top[row, rank] if rank < top.shape[1] else -1
+            is_hit = label >= 0 and find(labels, start, stop, label) >= 0
             if is_hit and mine[RECIPROCAL] == 0.0:
-                mine[RECIPROCAL] = 1.0 / (place + 1)
-            if place >= most:
+                mine[RECIPROCAL] = 1.0 / (rank + 1)
+            if rank >= max_k:
                 if mine[RECIPROCAL] > 0.0:
                     break
                 continue
@@ -95,14 +84,14 @@ def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, fu
             if is_hit:
                 n_hits += 1
                 by_label[0, at, label] += 1
-                dcg += discounts[place]
+                dcg += discounts[rank]
                 gain += weights[label]
-                gain_dcg += weights[label] * discounts[place]
+                gain_dcg += weights[label] * discounts[rank]
                 for later in range(at, n_ks):
                     mine[first_of_bins + n_bins * (1 + later) + bin_of[label]] += 1.0
-            best_gain += best[place]
-            best_dcg += best[place] * discounts[place]
-            if place + 1 == ks[at]:
+            best_gain += best[rank]
+            best_dcg += best[rank] * discounts[rank]
+            if rank + 1 == ks[at]:
                 k = ks[at]
                 reachable = min(k, n_true)
                 ideal = ideals[k] if full_ideal or n_true == 0 else ideals[reachable]
@@ -123,19 +112,11 @@ def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, fu
             totals[column] += mine[column]
 
 
-@njit(cache=True, nogil=True)
-def _mix(key):
-    """Finaliser of splitmix64, as in linear: numba's cache does not see that file, so this one has its own."""
-    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return key ^ (key >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def add_resampled(stats, first_row, seed, poisson, first_word, sums):
     """sums[column, r] += sum over rows of stats[row, column] * (how often resample r has drawn the row).
 
-    That number is Poisson(1), looked up in `poisson` (2^16 places) by 16 bits of a hash of (seed, row, resample): the
+    That number is Poisson(1), looked up in `poisson` (2^16 entries) by 16 bits of a hash of (seed, row, resample): the
     same whatever block the row comes in and whichever thread has the resample. `sums` is the part of a thread, from
     resample first_word * DRAWS_A_WORD.
     """
@@ -143,9 +124,9 @@ def add_resampled(stats, first_row, seed, poisson, first_word, sums):
     drawn = np.zeros(n_resamples)
     step = np.uint64(0x9E3779B97F4A7C15)
     for row in range(stats.shape[0]):
-        key = _mix(seed + np.uint64(first_row + row) * step)
+        key = mix(seed + np.uint64(first_row + row) * step)
         for word in range(n_resamples // DRAWS_A_WORD):
-            bits = _mix(key + np.uint64(first_word + word + 1) * step)
+            bits = mix(key + np.uint64(first_word + word + 1) * step)
             for draw in range(DRAWS_A_WORD):
                 drawn[word * DRAWS_A_WORD + draw] = poisson[bits & np.uint64(0xFFFF)]
                 bits >>= np.uint64(16)

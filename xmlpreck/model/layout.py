@@ -8,9 +8,14 @@ from scipy.sparse import csr_array, issparse
 from xmlpreck.config import RowsConfig
 from xmlpreck.data.dataset import offsets_rise
 from xmlpreck.data.matrix import as_rows
-from xmlpreck.kernels import bfloat, linear
+from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
 from xmlpreck.kernels.patterns import fill_dense, fill_prepared, gather_rows
+
+# A feature that touches more than 1 / DENSE_SHARE of the labels has a dense row in training (tools/bench_kernels.py),
+# where steps need no search in it; in prediction a smaller table, of which more stays in the caches, is faster.
+DENSE_SHARE = 16
+DENSE_SHARE_PREDICTING = 8
 
 NO_MASK = np.zeros((0, 0), np.uint8)
 ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
@@ -81,7 +86,7 @@ def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None, narrow:
     """
     n_labels = sparse.dense_rows.shape[1]
     if is_dense is None:
-        is_dense = np.diff(sparse.offsets) * linear.DENSE_SHARE_PREDICTING > n_labels
+        is_dense = np.diff(sparse.offsets) * DENSE_SHARE_PREDICTING > n_labels
     dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
     dtype = np.dtype(np.uint16) if narrow and bfloat.can_hold(sparse.values) else sparse.values.dtype
     dense_rows = np.zeros((int(is_dense.sum()), n_labels), dtype)
@@ -91,7 +96,7 @@ def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None, narrow:
 
 def have_dense_rows(n_labels_of: np.ndarray, n_labels: int) -> np.ndarray:
     """Which features have a dense row in training, by the number of labels that each has of all."""
-    return n_labels_of * linear.DENSE_SHARE > n_labels
+    return n_labels_of * DENSE_SHARE > n_labels
 
 
 def lay_out(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = True) -> Weights:

@@ -16,8 +16,9 @@ from xmlpreck.data.matrix import as_rows
 from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.data.text import TextVectorizer
 from xmlpreck.files.progress import progress_bar
-from xmlpreck.kernels import linear
-from xmlpreck.kernels.arrays import Rows, Weights, new_work, run_team
+from xmlpreck.kernels import prediction as kernels
+from xmlpreck.kernels.arrays import Rows, Weights, new_work
+from xmlpreck.kernels.threads import STOPPED, run_team
 from xmlpreck.model.calibration import Calibration
 from xmlpreck.model.directory import Contents, read_model, write_model
 from xmlpreck.model.layout import (
@@ -105,9 +106,9 @@ class Model:
 
             def work(_: int) -> None:
                 buffers = new_work(self.n_labels, dtype=scores.dtype)
-                linear.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
+                kernels.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
 
-            run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(linear.STOPPED))
+            run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(STOPPED))
         if not guess_empty:
             empty = find_empty(prepared, self.rows.bias > 0)
             labels[empty], scores[empty] = -1, -np.inf
@@ -142,7 +143,7 @@ class Model:
         scores = np.full(k, -np.inf, self.weights.values.dtype)
         if not guess_empty and not own.values[:n_given].any():
             return TopK(labels, scores)
-        found = linear.predict_one(
+        found = kernels.predict_one(
             own.features[:n],
             own.values[:n],
             n_given,
@@ -169,7 +170,7 @@ class Model:
         offsets, labels = candidates.indptr.astype(np.int64), candidates.indices
         scores = np.zeros(len(labels), self.weights.values.dtype)
         buffers = new_work(self.n_labels, dtype=scores.dtype)
-        linear.score_candidates(prepared, self.weights, buffers, offsets, labels, scores)
+        kernels.score_candidates(prepared, self.weights, buffers, offsets, labels, scores)
         if bonus is not None:
             scores += bonus[labels]
         counts = np.diff(offsets)
@@ -224,7 +225,7 @@ class Model:
         """Return all scores, dense (n_rows, n_labels)."""
         prepared = self._prepare(rows)
         scores = np.zeros((len(prepared.offsets) - 1, self.n_labels), self.weights.values.dtype)
-        linear.score_rows(prepared, self.weights, new_work(self.n_labels, dtype=scores.dtype), scores)
+        kernels.score_rows(prepared, self.weights, new_work(self.n_labels, dtype=scores.dtype), scores)
         return scores
 
     def _prepare(self, rows: Any) -> Rows:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from xmlpreck.config import InputError
-from xmlpreck.kernels.arrays import Rows, Weights, run_team, sparse_weights
-from xmlpreck.kernels.champions import predict_shortlisted, take_champions
+from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
+from xmlpreck.kernels.shortlist import predict_shortlisted, take_champions
+from xmlpreck.kernels.threads import run_team
 
 # Labels of a row that are scored exactly, or k if that is more (docs/large.md has the recall).
 CANDIDATES = 100

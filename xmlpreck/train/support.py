@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from xmlpreck.kernels.arrays import Rows, Weights, no_weights, run_team, sparse_weights
+from xmlpreck.kernels.arrays import Rows, Weights, no_weights, sparse_weights
 from xmlpreck.kernels.patterns import mark_hardest, mark_strongest, merge_rows, support_of
+from xmlpreck.kernels.threads import run_team
 
 NO_STRENGTHS = np.zeros(0, np.float32)
 

@@ -11,8 +11,10 @@ from xmlpreck import metrics
 from xmlpreck.config import STEP_DECAYS, InputError, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.files.progress import progress_bar
-from xmlpreck.kernels import bfloat, linear
+from xmlpreck.kernels import bfloat, training
 from xmlpreck.kernels.arrays import (
+    FEATURE_GROUPS,
+    SCALE,
     Batch,
     Learner,
     Rows,
@@ -22,9 +24,10 @@ from xmlpreck.kernels.arrays import (
     new_work,
     no_weights,
     noise_table,
-    run_team,
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
+from xmlpreck.kernels.rules import RULES
+from xmlpreck.kernels.threads import STOPPED, run_team
 from xmlpreck.model import all_sparse, lay_out, rounded
 from xmlpreck.train.checkpoint import write_arrays
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows, shuffled_blocks
@@ -149,7 +152,7 @@ class Trainer:
         for _, block in rows.blocks(range(rows.n_blocks)):
 
             def work(me: int, block: Rows = block) -> None:
-                linear.add_centroids(me, n_threads, block, self.learner, shares)
+                training.add_centroids(me, n_threads, block, self.learner, shares)
 
             run_team(n_threads, work)
 
@@ -199,12 +202,12 @@ class Trainer:
             batch = new_batch(len(part), batch_rows, settings.k + most_labels, dtype)
 
             def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
-                linear.train_rows(
+                training.train_rows(
                     me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch, hardest
                 )
 
             def stop(batch: Batch = batch) -> None:
-                batch.arrived.fill(linear.STOPPED)
+                batch.arrived.fill(STOPPED)
 
             self.is_torn = True
             run_team(n_threads, work, stop)
@@ -320,7 +323,7 @@ def _are_legal(name: str, saved: np.ndarray, n_labels: int) -> bool:
         return not len(saved) or bool(saved.min() >= -1 and saved.max() < n_labels)
     parts = range(0, len(saved), LOOKED_AT)
     is_finite = all(np.isfinite(saved[start : start + LOOKED_AT]).all() for start in parts)
-    return is_finite and (name != "clock" or bool((saved >= 0).all() and saved[linear.SCALE] > 0))
+    return is_finite and (name != "clock" or bool((saved >= 0).all() and saved[SCALE] > 0))
 
 
 def tail_weights(label_counts: np.ndarray, n_rows: int) -> np.ndarray:
@@ -342,7 +345,7 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
     is_sgd = config.algo.startswith("sgd")
     k = min(config.k, n_labels)  # no row has more, and buffers are as large
     return Settings(
-        rule=linear.RULES[config.algo],
+        rule=RULES[config.algo],
         k=k,
         n_lowered=k if config.spread and is_sgd else 0,
         eta=config.eta * pass_share(config.decay, number, config.epochs) if is_sgd else 1.0,
@@ -360,7 +363,7 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
     weights = lay_out(start, is_dense, narrow=False)
     mask = np.zeros((len(weights.dense_rows), -(-weights.dense_rows.shape[1] // 8)), np.uint8)
     fill_mask(start.offsets, start.labels, weights.dense_of, mask)
-    norms = np.zeros(linear.FEATURE_GROUPS)
+    norms = np.zeros(FEATURE_GROUPS)
     add_squares(start.offsets, start.values, norms)
     is_single = weights.values.dtype == np.float32
     return Learner(

@@ -1,0 +1,107 @@
+"""The `kernel` decorator: numba's compiler, with a cache on disk that notices every edit of this folder.
+
+Numba's own cache looks at the file of the compiled function only: after an edit of a function that it calls, or of a
+named tuple that it takes, it would load the old machine code.
+"""
+
+import atexit
+import functools
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core.caching import FunctionCache
+
+FOLDER = Path(__file__).parent
+
+
+def hash_sources(folder: Path = FOLDER) -> str:
+    """Hash all that machine code depends on: the files of a folder, and the versions of what compiles them."""
+    digest = hashlib.sha256()
+    for part in (sys.version, numba.__version__, llvmlite.__version__, np.__version__):
+        digest.update(f"{part}\n".encode())
+    for path in sorted(folder.glob("*.py")):
+        digest.update(f"{path.name}\n".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+STAMP = hash_sources()
+
+
+@functools.cache
+def make_private_folder() -> str:
+    """Make a folder that nobody else can write, since its files are executed; it is removed when the process ends."""
+    parents = [None, "/dev/shm"]  # None = as TMPDIR and the system say
+    for parent in parents:
+        try:
+            folder = tempfile.mkdtemp(prefix="xmlpreck-kernels-", dir=parent)
+            break
+        except OSError:
+            if parent == parents[-1]:
+                raise
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # and not in a fork
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    print(
+        f"xmlpreck: no folder can be written for compiled kernels, so they are compiled for this run only, in "
+        f"{folder}: set NUMBA_CACHE_DIR to a folder that lasts",
+        file=sys.stderr,
+        flush=True,
+    )
+    return folder
+
+
+class _PrivateLocator:
+    """The last resort, where neither NUMBA_CACHE_DIR nor this folder nor the user's cache folder can be written."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], path: str) -> "_PrivateLocator":
+        return cls(function)
+
+    def ensure_cache_path(self) -> None:
+        make_private_folder()
+
+    def get_cache_path(self) -> str:
+        return make_private_folder()
+
+    def get_source_stamp(self) -> str:
+        return STAMP
+
+    def get_disambiguator(self) -> str:
+        return str(self.line)
+
+
+def _stamped(locator: type) -> type:
+    """Return one of numba's locators with our stamp in place of that of one file."""
+    return type(locator.__name__, (locator,), {"get_source_stamp": lambda self: STAMP})
+
+
+class _Impl(FunctionCache._impl_class):
+    _locator_classes = (*map(_stamped, FunctionCache._impl_class._locator_classes), _PrivateLocator)
+
+
+class _KernelCache(FunctionCache):
+    _impl_class = _Impl
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function that runs without the GIL, and keep its machine code on disk."""
+    compiled = numba.njit(nogil=True)(function)
+    compiled._cache = _KernelCache(function)
+    return compiled

@@ -1,0 +1,86 @@
+"""Prediction: the best labels of rows, and the scores of all labels or of candidates."""
+
+import numpy as np
+
+from xmlpreck.kernels.arrays import BLOCK
+from xmlpreck.kernels.caching import kernel
+from xmlpreck.kernels.scoring import add_one, begin_row, open_all, score_row
+from xmlpreck.kernels.threads import fetch_add
+from xmlpreck.kernels.topk import take_top
+
+# Rows that a thread takes at a time.
+CLAIM = 16
+
+
+@kernel
+def _predict_row(features, values, weights, bonus, work, top_labels, top_scores):
+    """The best labels of a row by score + bonus (none if it is empty; a label with bonus -inf is never among them)."""
+    n_labels = weights.dense_rows.shape[1]
+    begin_row(work)
+    if len(bonus) > 0:
+        open_all(n_labels, work)
+    score_row(features, values, weights, n_labels, work)
+    if len(bonus) > 0:
+        add_one(work.scores, 1, bonus)
+    return take_top(len(top_labels), n_labels, work, top_scores, top_labels)
+
+
+@kernel
+def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
+    """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`, until it is STOPPED."""
+    n_rows = len(top_labels)
+    while True:
+        start = fetch_add(claimed, 0, CLAIM)
+        if start >= n_rows:
+            break
+        for row in range(start, min(start + CLAIM, n_rows)):
+            first, last = rows.offsets[row], rows.offsets[row + 1]
+            features, values = rows.features[first:last], rows.values[first:last]
+            _predict_row(features, values, weights, bonus, work, top_labels[row], top_scores[row])
+
+
+@kernel
+def predict_one(features, values, n_given, unit_norm, weights, bonus, work, top_labels, top_scores):
+    """The same for one row, the first n_given of whose values are scaled to length 1 in place if asked for.
+
+    Returns the number of labels, or -1 if an id is out of range or does not rise, or a value is not finite.
+    """
+    n_features = len(weights.dense_of) - (len(features) - n_given)
+    before = -1
+    for i in range(n_given):
+        if features[i] <= before or features[i] >= n_features or not np.isfinite(values[i]):
+            return -1
+        before = features[i]
+    if unit_norm:
+        square = 0.0
+        for i in range(n_given):
+            square += np.float64(values[i]) * np.float64(values[i])
+        norm = np.sqrt(square) if square > 0 else 1.0
+        for i in range(n_given):
+            values[i] = values[i] / norm
+    return _predict_row(features, values, weights, bonus, work, top_labels, top_scores)
+
+
+@kernel
+def score_candidates(rows, weights, work, candidate_offsets, candidates, scores):
+    """Scores of each row's own candidate labels."""
+    n_labels = weights.dense_rows.shape[1]
+    for row in range(len(candidate_offsets) - 1):
+        begin_row(work)
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+        for p in range(candidate_offsets[row], candidate_offsets[row + 1]):
+            is_open = work.opened[candidates[p] // BLOCK] == work.counts[0]
+            scores[p] = work.scores[candidates[p]] if is_open else 0.0
+
+
+@kernel
+def score_rows(rows, weights, work, scores):
+    """All scores of each row, (n_rows, n_labels)."""
+    n_rows, n_labels = scores.shape
+    for row in range(n_rows):
+        begin_row(work)
+        open_all(n_labels, work)
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+        scores[row] = work.scores[:n_labels]

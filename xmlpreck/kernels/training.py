@@ -1,0 +1,177 @@
+"""Training on rows in synchronous batches, by threads that share the weights.
+
+Every order of summation is fixed: a weight takes its steps in the order of the rows. So the result has the same bits
+for any number of threads.
+"""
+
+import numpy as np
+
+from xmlpreck.kernels.arrays import AVERAGED, BLOCK, ELAPSED, FEATURE_GROUPS, SCALE, STEPS
+from xmlpreck.kernels.bfloat import as_stored
+from xmlpreck.kernels.caching import kernel
+from xmlpreck.kernels.hashing import mix
+from xmlpreck.kernels.rules import choose_row
+from xmlpreck.kernels.scoring import begin_row, open_at, perturb, score_row
+from xmlpreck.kernels.search import find
+from xmlpreck.kernels.threads import STOPPED, fetch_add, wait_for_all
+from xmlpreck.kernels.topk import split_labels
+
+# Below this scale the weights are multiplied out, so that float32 never overflows under a small radius.
+MIN_SCALE = 1e-3
+
+
+@kernel
+def apply_steps(thread, n_threads, features, values, elapsed, learner, labels, steps, n_frozen):
+    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums for the lazy average.
+
+    Labels with an id below n_frozen do not change.
+    """
+    weights, scored_rows = learner.weights, learner.scored.dense_rows
+    for i in range(len(features)):
+        f = features[i]
+        group = f % FEATURE_GROUPS
+        if group % n_threads != thread:
+            continue
+        d = weights.dense_of[f]
+        grown = 0.0
+        for j in range(len(labels)):  # no slices: they contend on atomic reference counts
+            label, step = labels[j], steps[j] * values[i]
+            if label < n_frozen:
+                continue
+            if d >= 0:
+                if learner.dense_mask[d, label >> 3] >> (label & 7) & 1:
+                    grown += (2 * weights.dense_rows[d, label] + step) * step
+                    weights.dense_rows[d, label] += step
+                    scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
+                    if elapsed != 0:  # before averaging begins, a third of the memory is not touched
+                        learner.dense_sums[d, label] += elapsed * step
+            else:
+                p = find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
+                if p >= 0:
+                    grown += (2 * weights.values[p] + step) * step
+                    weights.values[p] += step
+                    learner.sums[p] += elapsed * step
+        learner.norms[group] += grown
+
+
+@kernel
+def _relevance_of(row, rows):
+    """The relevance of a row's labels; empty if all labels count 1."""
+    if len(rows.relevance) == 0:
+        return rows.relevance
+    return rows.relevance[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+
+
+@kernel
+def add_centroids(thread, n_threads, rows, learner, shares):
+    """w_l += shares[l] * r * x for every row x and each of its labels l, of relevance r, within the support."""
+    for row in range(len(rows.offsets) - 1):
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+        steps = shares[relevant]
+        if len(rows.relevance) > 0:
+            steps *= _relevance_of(row, rows)
+        apply_steps(
+            thread, n_threads, rows.features[first:last], rows.values[first:last], 0.0, learner, relevant, steps, 0
+        )
+
+
+@kernel
+def _multiply_out(thread, n_threads, learner, scale, elapsed):
+    """weights *= scale, and what the mean has so far moves into sums: then scale is 1 and elapsed 0 again."""
+    weights, scored_rows = learner.weights, learner.scored.dense_rows
+    for f in range(len(weights.dense_of)):
+        if f % FEATURE_GROUPS % n_threads == thread:
+            d = weights.dense_of[f]
+            if d >= 0:
+                for label in range(weights.dense_rows.shape[1]):
+                    learner.dense_sums[d, label] -= elapsed * weights.dense_rows[d, label]
+                    weights.dense_rows[d, label] *= scale
+                    scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
+            for p in range(weights.offsets[f], weights.offsets[f + 1]):
+                learner.sums[p] -= elapsed * weights.values[p]
+                weights.values[p] *= scale
+    for group in range(thread, FEATURE_GROUPS, n_threads):
+        learner.norms[group] *= scale * scale
+
+
+@kernel
+def score_for_choice(row, rows, relevant, weights, scale, settings, noise, work):
+    """Score a row as the rule sees it: with the true weights, perturbed if the settings say so."""
+    n_labels = weights.dense_rows.shape[1]
+    begin_row(work)
+    for i in range(len(relevant)):  # so that split_labels can mark them
+        open_at(relevant[i], n_labels, work)
+    first, last = rows.offsets[row], rows.offsets[row + 1]
+    score_row(rows.features[first:last], rows.values[first:last], weights, n_labels, work)
+    if scale != 1:
+        for i in range(work.counts[1]):
+            work.scores[work.blocks[i] * BLOCK : work.blocks[i] * BLOCK + BLOCK] *= scale
+    if settings.perturbed:
+        perturb(noise, mix(settings.noise_key + np.uint64(row)), settings.first_block, work)
+
+
+@kernel
+def train_rows(thread, n_threads, rows, order, learner, settings, noise, work, batch, hardest):
+    """Train on rows[order] in synchronous batches; every thread of the team calls this with its number.
+
+    Phase 1, rows dealt out as threads ask: score with the weights of the batch's start, choose the step.
+    Phase 2, features dealt by group: apply all steps of the batch in row order. Each weight has one writer.
+    `hardest`, unless it is empty, gets the best irrelevant label of each row; -1 = there is none.
+    Once batch.arrived is STOPPED all threads return within a row, and the learner must not be used any more.
+    """
+    n_labels = learner.scored.dense_rows.shape[1]
+    batch_rows = len(batch.n_pairs)
+    clock = learner.clock.copy()  # every thread keeps the same time by itself: one barrier less
+    for start in range(0, len(order), batch_rows):
+        size = min(batch_rows, len(order) - start)
+        scale = clock[SCALE]
+        eta = settings.eta / (clock[STEPS] + 1) ** settings.decay / scale
+        while True:
+            slot = fetch_add(batch.claimed, start // batch_rows, 1)
+            if slot >= size or batch.arrived[0] >= STOPPED:
+                break
+            row = order[start + slot]
+            relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+            n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
+            n_neg = 0
+            if len(relevant) > 0:
+                score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
+                n_neg = split_labels(relevant, n_best, n_labels, work)
+            if len(hardest) > 0:
+                hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
+            choose_row(
+                work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, relevant,
+                _relevance_of(row, rows), settings, eta, slot, start + slot, batch,
+            )  # fmt: skip
+        if not wait_for_all(batch.arrived, n_threads):
+            return
+        for slot in range(size):
+            n_pairs = batch.n_pairs[slot]
+            if n_pairs > 0:
+                row = order[start + slot]
+                first, last = rows.offsets[row], rows.offsets[row + 1]
+                apply_steps(
+                    thread, n_threads, rows.features[first:last], rows.values[first:last], clock[ELAPSED], learner,
+                    batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs], settings.n_frozen,
+                )  # fmt: skip
+        if not wait_for_all(batch.arrived, n_threads):
+            return
+        if settings.radius > 0:  # projection onto the ball |w| <= radius, by the scale
+            norm = np.sqrt(learner.norms.sum())
+            if norm * scale > settings.radius:
+                clock[SCALE] = settings.radius / norm
+        if clock[SCALE] < MIN_SCALE:
+            if not wait_for_all(batch.arrived, n_threads):  # all have read the norms
+                return
+            _multiply_out(thread, n_threads, learner, clock[SCALE], clock[ELAPSED])
+            clock[ELAPSED] = 0
+            clock[SCALE] = 1
+            if not wait_for_all(batch.arrived, n_threads):
+                return
+        if settings.averaging:
+            clock[ELAPSED] += clock[SCALE]
+            clock[AVERAGED] += 1
+        clock[STEPS] += 1
+    if wait_for_all(batch.arrived, n_threads) and thread == 0:
+        learner.clock[:] = clock
