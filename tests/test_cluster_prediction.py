@@ -53,8 +53,8 @@ def small_steps(monkeypatch, place):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.chdir(place)
     monkeypatch.setattr(prediction, "ITEM_ROWS", 64)
-    for room in ("prediction", "model.scorer", "evaluation"):
-        monkeypatch.setattr(f"xmlpreck.{room}.BLOCK_ROWS", 512)
+    for module in ("model.model", "model.prediction", "evaluation.comparison", "api.prediction", "api.evaluation"):
+        monkeypatch.setattr(f"xmlpreck.{module}.BLOCK_ROWS", 512)
 
 
 def predict(out, *words):
@@ -337,7 +337,7 @@ def test_other_versions_on_a_node(ray_cluster, capsys, monkeypatch):
 
 @pytest.mark.parametrize("flag", ["--model", "--data"])
 def test_a_path_that_only_the_driver_has(ray_cluster, capsys, monkeypatch, flag):
-    for name in ("xmlpreck.cluster.prediction.ITEM_ROWS", "xmlpreck.model.model.BLOCK_ROWS"):
+    for name in ("xmlpreck.cluster.prediction.ITEM_ROWS", "xmlpreck.api.prediction.BLOCK_ROWS"):
         monkeypatch.setattr(name, 4096)  # one item, one worker
     path = "/proc/self/cwd/" + {"--model": "m", "--data": "rows"}[flag]  # a worker's own folder is another one
     said = refused(capsys, flag, path, "--engine", "ray", "--address", ray_cluster.address)
