@@ -381,7 +381,7 @@ def test_card_text(tmp_path):
         "id=1xWW1UykQBTD2IorVn7V8XubJatQDScol",
     ):
         assert part in text
-    assert "labels a row  not known" in text
+    assert "labels per row not known" in text
     assert "(unverified: no checksum is known)" in text
     assert f"train files   not here: looked in {tmp_path}/eurlex-4k, {tmp_path}/eurlex, " in text
     assert "resourcekey=0-SurjZ4z_5Tr38jENzf2Iwg" in text

@@ -489,7 +489,7 @@ def text_model_with_a_wrong_array(folder, data):
 
 @attack(
     "text",
-    "stands twice|stands after|whole lines|UTF|utf",
+    "is there twice|follows|whole lines|UTF|utf",
     b"alpha\nalpha\nbeta\n",
     b"b\na\nc\n",
     b"\n" * 9,

@@ -1,4 +1,4 @@
-"""The catalogue of data sets: cards in `datasets/*.toml`, found by name, looked up on disk, fetched and checked."""
+"""Find data sets by name: cards in `datasets/*.toml`, looked up on disk, fetched and checked."""
 
 import dataclasses
 import difflib
@@ -27,7 +27,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """What a data set is called, how large it is (None = not known), its propensity constants and where it is from."""
+    """Names, sizes (None = not known), propensity constants and source of a data set."""
 
     name: str
     title: str
@@ -45,18 +45,18 @@ class DatasetCard:
 
 
 def resource_folder(name: str) -> Path:
-    """The folder `name` that an installed package has inside itself, a source checkout beside itself."""
+    """Find the folder `name`: inside an installed package, beside the package in a source checkout."""
     beside = _PACKAGE.parent / name
     if (_PACKAGE / name).is_dir():
         return _PACKAGE / name
-    # Beside an installed package stand those of others, which may well be called `datasets`.
+    # Beside an installed package are those of others, which may well be called `datasets`.
     if beside.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
         return beside
     raise InputError(f"{_PACKAGE / name}: the folder is missing: install xmlpreck again")
 
 
 def _read_mirror(entries: dict[str, Any]) -> Mirror:
-    """A mirror is one archive, written flat, or a list of `archives`."""
+    """Read a mirror: one archive, written flat, or a list of `archives`."""
     entries = dict(entries)
     note = str(entries.pop("note"))
     archives = entries.pop("archives", None) or [entries]
@@ -88,7 +88,7 @@ def _read_card(path: Path) -> DatasetCard:
 
 @functools.cache
 def load_cards() -> dict[str, DatasetCard]:
-    """All cards by name, in the order of their names."""
+    """Read all cards; returns them by name, in order."""
     paths = resource_folder("datasets").glob("*.toml")
     return {path.stem: _read_card(path) for path in sorted(paths, key=lambda path: path.stem)}
 
@@ -98,7 +98,7 @@ def list_cards() -> list[DatasetCard]:
 
 
 def find_card(name: str) -> DatasetCard | None:
-    """The card of that name or alias, in capitals or not."""
+    """Find the card of that name or alias, ignoring case."""
     wanted = name.casefold()
     cards = load_cards().values()
     return next((c for c in cards if wanted in map(str.casefold, (c.name, *c.aliases))), None)
@@ -111,23 +111,23 @@ def _demo() -> dict[str, Dataset]:
 
 
 def _roots(data_dir: str | None) -> list[Path]:
-    """Folders of data sets, most wanted first."""
+    """List the folders of data sets, in the order of the search."""
     roots = [data_dir, os.environ.get("XMLPRECK_DATA"), "~/.cache/xmlpreck/data"]
     return [Path(root).expanduser() for root in roots if root]
 
 
 def _search_folders(card: DatasetCard, data_dir: str | None) -> list[Path]:
-    """Where a card's files may stand, most wanted first."""
+    """List the folders that may have a card's files, in the order of the search."""
     return [root / name for root in _roots(data_dir) for name in (card.name, *card.aliases)]
 
 
 def _find_folder(card: DatasetCard, splits: tuple[str, ...], data_dir: str | None) -> Path | None:
     folders = _search_folders(card, data_dir)
-    return next((place for place in folders if all(shards.has_split(place, split) for split in splits)), None)
+    return next((path for path in folders if all(shards.has_split(path, split) for split in splits)), None)
 
 
 def need_card(name: str) -> DatasetCard:
-    """The card of that name or alias; without one, an error that names the nearest names."""
+    """Find the card of that name or alias; an error suggests the nearest names."""
     card = find_card(name)
     if card is None:
         names = [known for c in load_cards().values() for known in (c.name, *c.aliases)]
@@ -137,18 +137,18 @@ def need_card(name: str) -> DatasetCard:
 
 
 def _card_of(data: str) -> DatasetCard | None:
-    """None for an existing path and for a URI, else the card."""
+    """Return the card that `data` names; None for an existing path and for a URI."""
     return None if shards.is_remote(data) or Path(data).exists() else need_card(data)
 
 
-def _check(card: DatasetCard, split: str, shape: tuple[int, int, int], place: str | Path) -> None:
-    """Rows, features and labels of a split must be those on the card, where it knows them."""
+def _check(card: DatasetCard, split: str, shape: tuple[int, int, int], path: str | Path) -> None:
+    """Refuse a split whose sizes are not those on the card."""
     n_rows = {"train": card.n_train, "test": card.n_test}.get(split)
     for noun, expected, size in zip(
         (f"{split} rows", "features", "labels"), (n_rows, card.n_features, card.n_labels), shape, strict=True
     ):
         if expected is not None and size != expected:
-            raise InputError(f"{place}: has {size} {noun}, but {card.name} has {expected}: other data?")
+            raise InputError(f"{path}: has {size} {noun}, but {card.name} has {expected}: other data?")
 
 
 def _check_headers(card: DatasetCard, folder: Path) -> None:
@@ -193,7 +193,7 @@ def _missing(card: DatasetCard, data_dir: str | None, reasons: list[str]) -> Inp
 
 
 def fetch_data(name: str, data_dir: str | None = None) -> Path:
-    """The folder with both splits of a data set; fetched into the first folder of data that can be written to."""
+    """Return the folder with both splits of a data set; fetch them into the first writable folder if needed."""
     card = need_card(name)
     if card.synthetic:
         raise InputError(f"{card.name}: is {card.source}: nothing to fetch")
@@ -222,8 +222,8 @@ def fetch_data(name: str, data_dir: str | None = None) -> Path:
     raise _missing(card, data_dir, reasons)
 
 
-def _place(card: DatasetCard | None, data: str, split: str, data_dir: str | None, fetch: bool = True) -> str | Path:
-    """The file, folder or URI that has the split, fetched where it is not there."""
+def _find_path(card: DatasetCard | None, data: str, split: str, data_dir: str | None, fetch: bool = True) -> str | Path:
+    """Find the file, folder or URI that has the split; fetch it if needed."""
     if card is None:
         return data
     folder = _find_folder(card, (split,), data_dir)
@@ -251,42 +251,42 @@ def load(
     card = _card_of(data)
     if card is not None and card.synthetic:
         return _made(split, format)
-    place = _place(card, data, split, data_dir, fetch)
-    source = shards.open_split(place, split, format)
+    path = _find_path(card, data, split, data_dir, fetch)
+    source = shards.open_split(path, split, format)
     if card is not None:
-        _check(card, split, (source.n_rows, source.n_features, source.n_labels), place)
+        _check(card, split, (source.n_rows, source.n_features, source.n_labels), path)
     return source
 
 
 def read_chunks(
     data: str, split: str, data_dir: str | None = None, format: str | None = None, rows_per_chunk: int = 65_536
 ) -> Iterator[Dataset]:
-    """What `load` opens, some rows at a time and never all in memory."""
+    """Read what `load` opens some rows at a time, never all into memory."""
     card = _card_of(data)
     if card is not None and card.synthetic:
         yield _made(split, format)
         return
-    place = _place(card, data, split, data_dir)
+    path = _find_path(card, data, split, data_dir)
     chunks: Iterator[Dataset]
-    if shards.find_shards(place, split) is not None:
-        chunks = (block for _, block in read_blocks(shards.open_split(place, split, format), rows_per_chunk))
+    if shards.find_shards(path, split) is not None:
+        chunks = (block for _, block in read_blocks(shards.open_split(path, split, format), rows_per_chunk))
     else:
-        chunks = formats.read_chunks(place, split, format, rows_per_chunk)
+        chunks = formats.read_chunks(path, split, format, rows_per_chunk)
     n_rows = 0
     for chunk in chunks:
         n_rows += chunk.n_rows
         yield chunk
     if card is not None:
-        _check(card, split, (n_rows, chunk.n_features, chunk.n_labels), place)
+        _check(card, split, (n_rows, chunk.n_features, chunk.n_labels), path)
 
 
 def splits_of(data: str, out: str, data_dir: str | None = None) -> list[tuple[str, Path]]:
-    """The splits that there are and a folder in `out` for each; one file is one split, and its folder is `out`."""
+    """List the splits, with a folder in `out` for each; one file is one split, and its folder is `out`."""
     if Path(data).is_file():
         return [("train", Path(out))]
     card = _card_of(data)
     if card is not None and not card.synthetic:
-        _place(card, data, "train", data_dir)
+        _find_path(card, data, "train", data_dir)
     found = [split for split in ("train", "test") if has_split(data, split, data_dir)]
     if not found:
         raise InputError(f"{data}: has neither train nor test data")
@@ -294,7 +294,7 @@ def splits_of(data: str, out: str, data_dir: str | None = None) -> list[tuple[st
 
 
 def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
-    """Whether `load` would find that split without fetching."""
+    """Tell whether `load` would find that split without fetching."""
     card = _card_of(data)
     if card is None:
         return shards.has_split(data, split)
@@ -302,7 +302,7 @@ def has_split(data: str, split: str, data_dir: str | None = None) -> bool:
 
 
 def find_folder(data: str, split: str, data_dir: str | None = None) -> Path | None:
-    """The local folder of a split's files, where there is one: other files may stand beside them."""
+    """Find the local folder of a split's files, where companion files may be; None for a URI."""
     if shards.is_remote(data):
         return None
     card = _card_of(data)
@@ -312,13 +312,13 @@ def find_folder(data: str, split: str, data_dir: str | None = None) -> Path | No
 
 
 def local_folders(card: DatasetCard, data_dir: str | None = None) -> dict[str, Path]:
-    """The folder of each split that is on this machine."""
+    """Find the folder of each split that is on this machine."""
     found = {split: _find_folder(card, (split,), data_dir) for split in ("train", "test")}
     return {split: folder for split, folder in found.items() if folder is not None}
 
 
 def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
-    """All that is known of a data set, for people."""
+    """Describe a data set in lines of text."""
 
     def count(value: int | None) -> str:
         return "not known" if value is None else f"{value:,}"
@@ -328,7 +328,7 @@ def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
         ("rows", f"{count(card.n_train)} train, {count(card.n_test)} test"),
         ("features", count(card.n_features)),
         ("labels", count(card.n_labels)),
-        ("labels a row", "not known" if card.labels_per_row is None else f"{card.labels_per_row:g}"),
+        ("labels per row", "not known" if card.labels_per_row is None else f"{card.labels_per_row:g}"),
         ("propensity", f"A {card.propensity_a:g}, B {card.propensity_b:g}"),
         ("source", card.source),
     ]
@@ -341,11 +341,11 @@ def card_text(card: DatasetCard, data_dir: str | None = None) -> str:
         looked = f"not here: looked in {', '.join(map(str, _search_folders(card, data_dir)))}"
         folders = local_folders(card, data_dir)
         lines += [(f"{split} files", str(folders.get(split, looked))) for split in ("train", "test")]
-    return "\n".join([card.title, *(f"  {key:13} {text}" for key, text in lines)])
+    return "\n".join([card.title, *(f"  {key:14} {text}" for key, text in lines)])
 
 
 def find_config(config: str | None, data: str) -> Path | None:
-    """The TOML file that `config` names: a path, or one of `configs/`. Without one, the file named like the data."""
+    """Find the TOML file that `config` names: a path, or one of `configs/`; None: the file named like the data."""
     if config is None:
         own = resource_folder("configs") / f"{describe(data)}.toml"
         return own if own.is_file() else None
@@ -358,7 +358,7 @@ def find_config(config: str | None, data: str) -> Path | None:
 
 
 def describe(data: str) -> str:
-    """A short name to show: the card's, the folder's (also of a URI) or the file's without suffixes."""
+    """Name data for people: by the card, the folder (also of a URI) or the file without suffixes."""
     if shards.is_remote(data):
         return unquote(without_secrets(data).partition("?")[0].rstrip("/").rpartition("/")[2])
     path = Path(data)

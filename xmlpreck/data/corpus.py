@@ -1,6 +1,6 @@
-"""Documents as rows: where the texts of a split are, and the way from them to a Dataset.
+"""Find raw text and turn it into rows.
 
-What stands in a file and was not read, and labels that look like several in one, are told once, through the log.
+Fields that were not read, and labels that look like several in one field, are logged once.
 """
 
 import logging
@@ -20,8 +20,8 @@ from xmlpreck.data.text import TextVectorizer, fit_labels, fit_text, label_matri
 # A held-back split has one of these names.
 PARQUET_FILES = {"train": ("train.parquet",), "test": ("test.parquet", "dev.parquet")}
 
-# What people put between labels. Where a single label with one of these in it is all that so many documents have, it is
-# likely several labels.
+# Separators that people put between labels. If at least LIKELY_SHARE of the documents have a single label with one of
+# these in it, it is likely several labels.
 SEPARATORS = (";", "|", ",", "\t")
 LIKELY_SHARE = 0.2
 
@@ -42,23 +42,23 @@ class Columns:
 
 
 class Corpus:
-    """The documents of one split, read again for each pass."""
+    """Documents of one split, read again for each pass."""
 
     def __init__(self, path: Path, split: str, columns: Columns, format: str | None = None) -> None:
         self.path, self.split, self.columns, self.format = path, split, columns, format
         self.fields = Fields()
-        self._is_told = False  # what was not read
+        self._is_logged = False  # what was not read
 
     def chunks(self) -> Iterator[Documents]:
-        """All documents, some thousands at a time."""
+        """Read all documents, some thousands at a time."""
         labelling = _Labelling()
         for chunk in self._read():
             if self.columns.separator is not None:
                 chunk = chunk._replace(labels=[split_labels(names, self.columns.separator) for names in chunk.labels])
             labelling.add(chunk.labels)
             yield chunk
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             if self.fields.unread:
                 read, unread = shown_fields(self.fields.read), shown_fields(self.fields.unread)
                 _log.warning("%s: read: %s; not read: %s", self.name, read, unread)
@@ -75,7 +75,7 @@ class Corpus:
         return f"{self.path}, split {self.split}" if self.path.is_dir() else str(self.path)
 
     def unlabelled(self) -> str:
-        """That no document has a label, and where labels are read from; to be said after a pass."""
+        """Say, after a pass, that no document has a label, and where labels are read from."""
         fields = [*self.fields.read, *self.fields.unread]
         if self.columns.text is not None:
             wanted = "the column of --labels-column" + (f", {self.columns.labels!r}" if self.columns.labels else "")
@@ -88,13 +88,13 @@ class Corpus:
 
 
 def split_labels(names: list[str], separator: str) -> list[str]:
-    """The parts of each name, without blanks around them, each once."""
+    """Split each name into parts, without blanks around them, each once."""
     parts = (part.strip() for name in names for part in name.split(separator))
     return list(dict.fromkeys(part for part in parts if part))
 
 
 class _Labelling:
-    """How many documents have a single label that holds a separator."""
+    """Count documents that have a single label with a separator in it."""
 
     def __init__(self) -> None:
         self.n_labelled = 0
@@ -120,7 +120,7 @@ class _Labelling:
 
 
 def find_corpus(data: str, split: str, columns: Columns, format: str | None = None) -> Corpus | None:
-    """The documents of a file or folder; None where `data` has numbers, as all URIs have, or has no such split."""
+    """Find the documents of a file or folder; None where `data` has numbers (all URIs do) or no such split."""
     if is_remote(data):
         if columns.text is not None or columns.separator is not None:
             raise InputError(f"{data}: raw text is read from local files only: copy them here")
@@ -143,7 +143,7 @@ def find_corpus(data: str, split: str, columns: Columns, format: str | None = No
 
 
 def learn(corpus: Corpus, config: TextConfig) -> tuple[TextVectorizer, list[str]]:
-    """Vocabulary and names of labels, in one pass over the documents."""
+    """Learn vocabulary and label names in one pass over the documents."""
     seen: set[str] = set()
 
     def texts() -> Iterator[list[str]]:
@@ -158,14 +158,14 @@ def learn(corpus: Corpus, config: TextConfig) -> tuple[TextVectorizer, list[str]
 
 
 def vectorize(corpus: Corpus, vectorizer: TextVectorizer, label_names: list[str]) -> Dataset:
-    """All documents as rows. Labels beyond `label_names` get columns behind them: nothing can predict these."""
+    """Turn all documents into rows. Labels beyond `label_names` get the last columns: no model predicts these."""
     rows, label_lists = [], []
     for chunk in corpus.chunks():
         rows.append(vectorizer.transform(chunk.texts))
         label_lists += chunk.labels
     if not rows:
         raise InputError(f"{corpus.path}: has no documents")
-    if not any(label_lists):  # rows to explain need none; who scores or trains on them refuses them
+    if not any(label_lists):  # fine for explain; scoring and training refuse them
         _log.warning("%s", corpus.unlabelled())
     names = fit_labels([label_lists], label_names)
     labels = label_matrix(label_lists, {name: column for column, name in enumerate(names)})

@@ -1,4 +1,4 @@
-"""Raw text to features and label names to columns, in streams: scikit-learn's tf-idf, kept on disk without pickle."""
+"""Turn raw text into tf-idf features and label names into columns, in streams; stored without pickle."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def analyzer_settings(config: TextConfig) -> dict[str, Any]:
-    """What scikit-learn's vectorizers need in order to split a text into the same terms."""
+    """Return the settings that make scikit-learn's vectorizers split a text into the same terms."""
     return {
         "lowercase": config.lowercase,
         "token_pattern": config.token_pattern,
@@ -40,7 +40,7 @@ def analyzer_settings(config: TextConfig) -> dict[str, Any]:
 
 
 def term_analyzer(config: TextConfig) -> Callable[[str], list[str]]:
-    """A function that splits a text into terms."""
+    """Return a function that splits a text into terms."""
     from sklearn.feature_extraction.text import CountVectorizer  # a second of imports, which rows of numbers spare
 
     return CountVectorizer(**analyzer_settings(config)).build_analyzer()
@@ -64,7 +64,7 @@ class TextVectorizer:
         return {term: column for column, term in enumerate(self.feature_names or ())}
 
     def transform(self, texts: list[str]) -> csr_array:
-        """Rows of length 1, or empty for a text without a known term; equal to TfidfVectorizer's."""
+        """Turn texts into rows of length 1 (empty without a known term); equal to TfidfVectorizer's."""
         counts = _hashed_counts(texts, self.config) if self.feature_names is None else self._counts(texts)
         if self.config.sublinear_tf:
             counts.data = 1.0 + np.log(counts.data)
@@ -74,7 +74,7 @@ class TextVectorizer:
         return build_csr(values.astype(np.float32), counts.indices, counts.indptr, counts.shape)
 
     def _counts(self, texts: list[str]) -> csr_array:
-        """How often each term stands in each text; CountVectorizer takes longer, it looks up every word."""
+        """Count each known term in each text; faster than CountVectorizer, which looks up every word."""
         analyze = term_analyzer(self.config)
         ids, values, counts = [np.empty(0, np.int32)], [np.empty(0)], [0]
         for text in texts:
@@ -136,7 +136,7 @@ class TextVectorizer:
 
 
 def _read_about(path: Path) -> tuple[TextConfig, int, int]:
-    """(settings, n_documents, n_features) of a text.json."""
+    """Read (settings, n_documents, n_features) from a text.json."""
     try:
         about = read_json(path)
     except FileNotFoundError:
@@ -167,8 +167,8 @@ def _read_terms(path: Path, n_terms: int) -> list[str]:
         raise InputError(f"{path}: has {len(terms)} whole lines, but text.json says {n_terms} features")
     for line, (before, term) in enumerate(pairwise(terms), 2):
         if term <= before:
-            what = "stands twice" if term == before else f"stands after {before!r}"
-            raise InputError(f"{path}:{line}: term {term!r} {what}: terms must rise")
+            what = "is there twice" if term == before else f"follows {before!r}"
+            raise InputError(f"{path}:{line}: term {term!r} {what}: terms must be sorted")
     return terms
 
 
@@ -188,7 +188,7 @@ def fit_text(chunks: Iterable[list[str]], **settings: Any) -> TextVectorizer:
 
 
 def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
-    """(n_documents, terms in order, how many documents have each) within min_df and max_df."""
+    """Count documents per term; returns (n_documents, sorted terms, their counts) within min_df and max_df."""
     analyze = term_analyzer(config)
     df: Counter[str] = Counter()
     n_documents = 0
@@ -196,14 +196,14 @@ def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, 
         n_documents += len(texts)
         for text in texts:
             df.update(set(analyze(text)))
-    most = config.max_df * n_documents
-    terms = sorted(term for term, count in df.items() if config.min_df <= count <= most)
+    max_count = config.max_df * n_documents
+    terms = sorted(term for term, count in df.items() if config.min_df <= count <= max_count)
     check_lines(terms, "term", "text.token_pattern must not match it")
     return n_documents, terms, np.array([df[term] for term in terms], np.int64)
 
 
 def _count_columns(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
-    """The same for hashed columns: there are no terms, and min_df and max_df do not apply."""
+    """Count documents per hashed column: there are no terms, and min_df and max_df do not apply."""
     n_documents, df = 0, np.zeros(config.hashed_features, np.int64)
     for texts in chunks:
         n_documents += len(texts)
@@ -228,17 +228,17 @@ def _hashed_counts(texts: list[str], config: TextConfig) -> csr_array:
 
 
 def check_lines(names: Iterable[str], noun: str, advice: str) -> None:
-    """Refuse names that a file with one UTF-8 name a line would not bring back."""
+    """Refuse names that a file with one UTF-8 name per line could not hold."""
     for name in names:
         if _NOT_A_LINE.search(name):
             raise InputError(f"{noun} {name!r} has a line break or is not Unicode: {advice}")
 
 
 def fit_labels(chunks: Iterable[list[list[str]]], known: Sequence[str] = ()) -> list[str]:
-    """The names in `known`, then all others in their order.
+    """List the names in `known`, then all others in order.
 
     For a test split, pass the names of training as `known`: columns keep their numbers, and a label that training
-    never saw gets a column behind them. No prediction can hit it, so every metric counts it as missed.
+    never saw gets one of the last columns. No prediction can hit it, so every metric counts it as missed.
     """
     seen = {name for lists in chunks for names in lists for name in names}
     added = sorted(seen.difference(known))
@@ -247,7 +247,7 @@ def fit_labels(chunks: Iterable[list[list[str]]], known: Sequence[str] = ()) -> 
 
 
 def label_matrix(lists: list[list[str]], column_of: dict[str, int], unknown: str = "error") -> csr_array:
-    """Lists of names as CSR of ones; a name that stands twice in a row counts once.
+    """Turn lists of names into CSR of ones; a name that a row has twice counts once.
 
     A name without a column is an error, or with `unknown="drop"` left out, and the log says how many were.
     """
@@ -307,7 +307,7 @@ def _texts(column: Any, where: str, start: int) -> list[str]:
 
 
 def _label_lists(column: Any, where: str, start: int) -> list[list[str]]:
-    """Names of labels; a whole number is its digits; null or an empty text in place of a list = none."""
+    """Read label names; whole numbers become their digits; null or an empty text = no label."""
     lists = []
     for row, value in enumerate(column.to_pylist(), start):
         names = value if isinstance(value, list) else [] if value in (None, "") else [value]
