@@ -383,7 +383,7 @@ def test_card_text(tmp_path):
         assert part in text
     assert "labels per row not known" in text
     assert "(unverified: no checksum is known)" in text
-    assert f"train files   not here: looked in {tmp_path}/eurlex-4k, {tmp_path}/eurlex, " in text
+    assert f"train files    not here: looked in {tmp_path}/eurlex-4k, {tmp_path}/eurlex, " in text
     assert "resourcekey=0-SurjZ4z_5Tr38jENzf2Iwg" in text
     text = catalog.card_text(catalog.load_cards()["lf-amazon-131k"])
     assert "not known train, not known test" in text
