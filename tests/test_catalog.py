@@ -388,7 +388,7 @@ def test_card_text(tmp_path):
     text = catalog.card_text(catalog.load_cards()["lf-amazon-131k"])
     assert "not known train, not known test" in text
     _put(tmp_path / "bibtex")
-    assert f"test files    {tmp_path}/bibtex" in catalog.card_text(catalog.load_cards()["bibtex"], str(tmp_path))
+    assert f"test files     {tmp_path}/bibtex" in catalog.card_text(catalog.load_cards()["bibtex"], str(tmp_path))
     assert "looked in" not in catalog.card_text(catalog.load_cards()["demo"])
 
 
