@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from xmlpreck.api.engine import log
-from xmlpreck.config import ConfigError, InputError, n_cores, without_secrets
+from xmlpreck.config import ConfigError, InputError, without_secrets
 from xmlpreck.data.location import Data, locate
 from xmlpreck.data.rows import RowSource
+from xmlpreck.machine import n_cores
 from xmlpreck.model import Model, check_target, choosing, pruning
 from xmlpreck.model.calibration import DEPTH
 from xmlpreck.model.choosing import HELDOUT, ChoiceRows

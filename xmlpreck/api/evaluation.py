@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from xmlpreck import metrics
 from xmlpreck.api.engine import RayEngine, log, refuse_text, shared_rows
-from xmlpreck.config import ConfigError, InputError, n_cores
+from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import catalog, formats
 from xmlpreck.data.corpus import Columns
 from xmlpreck.data.location import Data, DataLocation, locate
@@ -21,6 +21,7 @@ from xmlpreck.data.rows import RowSource
 from xmlpreck.evaluation import comparison
 from xmlpreck.evaluation.comparison import BLOCK_ROWS, Comparison, LabelCounts, Rankings
 from xmlpreck.files.atomic import atomic_path
+from xmlpreck.machine import n_cores
 from xmlpreck.metrics import Meter, Scores
 from xmlpreck.model import Model
 from xmlpreck.model.prediction import Choice

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmlpreck.api.engine import STDIN, RayEngine, log, refuse_text, shared_rows
-from xmlpreck.config import ConfigError, InputError, n_cores
+from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import formats
 from xmlpreck.data.formats.json_rows import arriving_lines
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
+from xmlpreck.machine import n_cores
 from xmlpreck.model import Model, Shortlist
 from xmlpreck.model.model import BLOCK_ROWS
 from xmlpreck.model.prediction import (

@@ -24,11 +24,12 @@ def run(args: argparse.Namespace) -> None:
     n_threads = whole_number("--threads", args.threads, 0)
     depth = None if args.depth is None else whole_number("--depth", args.depth, 1)
     from xmlpreck.api import choices
+    from xmlpreck.model.calibration import DEPTH
 
     out = args.out or args.model
     made = choices.calibrate(
         args.model, location_of(args, "train"), out,
-        split=args.split, depth=depth or choices.DEPTH, n_threads=n_threads, note=note, progress=True,
+        split=args.split, depth=depth or DEPTH, n_threads=n_threads, note=note, progress=True,
     )  # fmt: skip
-    result = {"out": str(out), "bytes": made.n_bytes, "n_rows": made.n_rows, "depth": depth or choices.DEPTH}
+    result = {"out": str(out), "bytes": made.n_bytes, "n_rows": made.n_rows, "depth": depth or DEPTH}
     show(args, result, f"{out}: calibrated on {made.n_rows:,} rows")
