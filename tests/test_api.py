@@ -238,3 +238,10 @@ def test_data_that_only_a_model_can_read(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"text": "a cat", "labels": ["x"]}\n')
     with pytest.raises(InputError, match="is raw text"):
         xmlpreck.load_data(tmp_path / "train.jsonl")
+
+
+def test_the_page_of_settings_is_current(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import make_settings
+
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == make_settings.make_page()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from xmlpreck import __version__
+from xmlpreck.config import InputError
 from xmlpreck.data import catalog, shards, validate
 from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.location import DataLocation
@@ -49,8 +50,6 @@ def convert(
     """
     splits = catalog.splits_of(data, str(out), data_dir)
     if shuffle_seed is not None and "train" not in dict(splits):
-        from xmlpreck.config import InputError
-
         raise InputError("--shuffle has no effect on test rows, which keep their order: leave it out")
     provenance = {"source": catalog.describe(data), "xmlpreck": __version__}
     made = []
