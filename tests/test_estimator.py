@@ -4,6 +4,7 @@ Tuning, probabilities, weights and saving: test_estimator_fitting.py. DataFrames
 test_estimator_text.py.
 """
 
+import doctest
 import pickle
 import subprocess
 import sys
@@ -92,13 +93,20 @@ def test_parameters_are_the_settings_and_their_defaults(data):
     assert classifier.n_iter_ == len(classifier.history_) == TrainConfig().epochs
 
 
+@pytest.mark.parametrize("estimator", [PrecAtKClassifier, xmlpreck.XMLTextClassifier])
+def test_examples_of_docstrings(estimator):
+    examples = doctest.DocTestParser().get_doctest(estimator.__doc__, {}, estimator.__name__, None, None)
+    assert len(examples.examples) >= 4
+    assert doctest.DocTestRunner().run(examples).failed == 0
+
+
 def test_docstring_has_the_help_of_every_setting():
     text = PrecAtKClassifier.__doc__
     for section in (RowsConfig, TrainConfig):
         for name, (default, help_text) in describe(section).items():
             if name not in ("seed", "threads", "k"):
-                assert f"\n{name} : {type(default).__name__}, default " in text
-                assert help_text[1:] in text
+                assert f"\n{name} : {type(default).__name__}, default {default!r}" in text
+                assert name == "heldout" or help_text[1:] in text
     assert "{settings}" not in text
     assert max(map(len, text.splitlines())) <= 140
 

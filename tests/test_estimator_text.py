@@ -107,14 +107,15 @@ def test_save_and_load(many, tuned, tmp_path):
 
 def test_explanation_adds_up(many, tuned):
     text = many[0][0]
-    found = tuned.explain(text, k=2)
+    found = tuned.explain(text, k=2).to_dict()["labels"]
     labels, scores = tuned.predict_topk([text], 2)
-    assert [tuned.classes_[one.label] for one in found] == labels[0].tolist()
-    assert [np.float32(one.score) for one in found] == scores[0].tolist()
+    assert [one["name"] for one in found] == labels[0].tolist()
+    assert [np.float32(one["score"]) for one in found] == scores[0].tolist()
+    assert sum(part["adds"] for part in found[0]["contributions"]) == pytest.approx(found[0]["score"], abs=1e-5)
     last = tuned.predict_topk([text], 100)[0][0, -1]
     asked = tuned.explain(text, [last], k=1)
-    assert [one.rank for one in asked] == [1, len(tuned.classes_)]
-    with pytest.raises(ValueError, match="'nothing' was not seen in training"):
+    assert [one.rank for one in asked.labels] == [1, len(tuned.classes_)]
+    with pytest.raises(ValueError, match="'nothing'"):
         tuned.explain(text, ["nothing"])
 
 

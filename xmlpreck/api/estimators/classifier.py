@@ -1,8 +1,11 @@
 """PrecAtKClassifier: training, tuning and prediction as a scikit-learn classifier of rows of numbers."""
 
+from __future__ import annotations  # so that help() shows the names of types
+
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.sparse import csr_array, issparse
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -28,12 +31,14 @@ class PrecAtKClassifier(LabelPredictor):
 
     Parameters
     ----------
-    k : int, default tuned for training, 5 for prediction
+    k : int, default 5
         Labels at the top that training looks at and `predict` returns; a row with fewer labels trains with as many.
+        If it is not given, tuning may choose 10 for training.
     {settings}
     tune : bool, default True
-        Choose the settings that were not given, on at least 1,000 rows. It takes about half as long as training; the
-        logger "xmlpreck" tells at level INFO what was chosen. The model is trained on all rows in any case.
+        Choose the settings that were not given by short trials on held-out rows, if there are at least 1,000 rows; then
+        train on all of them. The trials cost at most two passes, or about ten seconds where that is more. The logger
+        "xmlpreck" says at level INFO what was chosen.
     calibrate : bool, default True
         Learn probabilities for `predict_proba`. Without `heldout` this trains once more, on all rows but a fifth (5,000
         at most), to score these; below 10,000 rows up to five times, each on four fifths.
@@ -112,7 +117,9 @@ class PrecAtKClassifier(LabelPredictor):
         self._config, self._trainer = trained.settings, None
         return self
 
-    def partial_fit(self, X: Features, y: Labels, classes: Any = None, sample_weight: Weights = None) -> Self:
+    def partial_fit(
+        self, X: Features, y: Labels, classes: npt.ArrayLike | None = None, sample_weight: Weights = None
+    ) -> Self:
         """Train one pass on these rows, without tuning; `epochs` calls with the same rows are one `fit`.
 
         The first call needs all `classes`, unless y has a column for each; its settings hold for the later ones. After
@@ -124,7 +131,7 @@ class PrecAtKClassifier(LabelPredictor):
         check_consistent_length(rows, target.labels)
         if is_first:
             self._start(target, classes)
-        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise InputError("classes must be those of the first call; for an indicator they are 0, 1, 2, ...")
         config = self._config
         labels, copies = align(target, self.classes_, self._kind), copies_of(sample_weight, rows)
@@ -168,12 +175,12 @@ class PrecAtKClassifier(LabelPredictor):
             rows.eliminate_zeros()
         return rows
 
-    def _start(self, target: Target, classes: Any) -> None:
+    def _start(self, target: Target, classes: npt.ArrayLike | None) -> None:
         """Begin with the first rows of partial_fit."""
         if classes is None and target.kind in (CLASSES, LISTS, OBJECTS):
             raise InputError("the first call of partial_fit needs classes: all labels that later calls may have")
         is_given = target.kind in (CLASSES, LISTS, OBJECTS)
-        self.classes_ = np.unique(classes) if is_given else target.classes
+        self.classes_ = np.unique(np.asarray(classes)) if is_given else target.classes
         self._kind, self._dtype = target.kind, target.dtype
         self._config, self._trainer = self.read_settings(), None
 

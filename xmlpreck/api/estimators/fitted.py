@@ -1,18 +1,20 @@
 """What a fitted estimator does: labels, probabilities, precision at k, and a model directory on disk."""
 
+from __future__ import annotations  # so that help() shows the names of types
+
+from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from xmlpreck import metrics
 from xmlpreck.api.estimators.fitting import Trained, Weights, train_model
-from xmlpreck.api.estimators.parameters import TrainingParameters, used_settings
+from xmlpreck.api.estimators.parameters import ClassifierMixin, TrainingParameters, used_settings
 from xmlpreck.api.estimators.probabilities import class_probabilities, matrix_of
 from xmlpreck.api.estimators.saving import Facts, class_type, read_facts
 from xmlpreck.api.estimators.targets import (
@@ -38,11 +40,19 @@ from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH
 
 
-def _calibrates(estimator: "LabelPredictor") -> bool:
+def _calibrates(estimator: LabelPredictor) -> bool:
     """Tell whether `predict_proba` exists; the message is what a user of another estimator sees."""
     if not estimator.calibrate:
         raise AttributeError("predict_proba needs calibrate=True when the estimator is fitted")
     return True
+
+
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+def where_calibrated(method: Method) -> Method:
+    """Hide a method from `hasattr` where the estimator has calibrate=False, as scikit-learn wants it."""
+    return cast(Method, available_if(_calibrates)(method))
 
 
 class LabelPredictor(ClassifierMixin, TrainingParameters):
@@ -58,7 +68,7 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
     _dtype: np.dtype | None
     _scale: float | None
 
-    def _check_rows(self, X: Any, reset: bool = False) -> csr_array:
+    def _check_rows(self, X: Features, reset: bool = False) -> csr_array:
         raise NotImplementedError
 
     def _fit_rows(self, rows: csr_array, target: Target, feature_names: list[str] | None) -> Trained:
@@ -100,7 +110,7 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
         top = self._top(X, k)
         return self.classes_[top.labels], top.scores
 
-    @available_if(_calibrates)
+    @where_calibrated
     def predict_proba(self, X: Features) -> Predicted:
         """Return the probability of each label, calibrated on rows that were held out.
 
@@ -119,7 +129,7 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
             return values
         return as_kind(self._kind, None, self.classes_, values, X)
 
-    @available_if(_calibrates)
+    @where_calibrated
     def predict_proba_topk(self, X: Features, k: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of every row and their probabilities: (n_rows, k) each, best first."""
         rows = self._check_rows(X)

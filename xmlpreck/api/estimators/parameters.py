@@ -4,18 +4,34 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from xmlpreck.config import InputError, RowsConfig, RunConfig, TextConfig, TrainConfig, describe, from_dict
 from xmlpreck.machine import n_cores
 from xmlpreck.train.tuning import TUNED
 
+if TYPE_CHECKING:  # scikit-learn has no types: these are the methods that it gives to an estimator
+
+    class BaseEstimator:
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+        def set_params(self, **params: object) -> Self: ...
+        @classmethod
+        def _get_param_names(cls) -> list[str]: ...
+
+    class ClassifierMixin:
+        def __sklearn_tags__(self) -> Any: ...
+
+else:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+
+__all__ = ["ClassifierMixin", "TextParameters", "TrainingParameters", "documented", "used_settings"]
+
 Estimator = TypeVar("Estimator", bound=type)
 SECTIONS: dict[str, type] = {"train": TrainConfig, "rows": RowsConfig, "text": TextConfig}
+OWN_WORDS = {"heldout": "Share of the rows to hold out of training, to score after every pass and to calibrate on"}
 RENAMED = {"seed": "random_state", "threads": "n_jobs"}  # as scikit-learn calls them
 
 
@@ -108,6 +124,7 @@ def _describe_section(section: str) -> Iterator[str]:
     for name, (default, text) in describe(SECTIONS[section]).items():
         if name in RENAMED or name == "k":  # the class describes them in its own words
             continue
-        value = f"tuned, {default!r} without" if name in TUNED else f"{default!r}"
-        yield f"{name} : {type(default).__name__}, default {value}"
-        yield f"    {text[0].upper()}{text[1:]}."
+        text = OWN_WORDS.get(name, text)
+        is_word = text.split()[1] != "="  # not the value of a setting
+        yield f"{name} : {type(default).__name__}, default {default!r}{' if not tuned' if name in TUNED else ''}"
+        yield f"    {text[0].upper() if is_word else text[0]}{text[1:]}."

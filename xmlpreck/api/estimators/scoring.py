@@ -1,5 +1,7 @@
 """Precision at k as `scoring=` of scikit-learn's searches and cross-validations."""
 
+from __future__ import annotations  # so that help() shows the names of types
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

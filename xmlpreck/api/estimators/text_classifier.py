@@ -1,5 +1,7 @@
 """XMLTextClassifier: texts in, names of labels out, in one object."""
 
+from __future__ import annotations  # so that help() shows the names of types
+
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -11,9 +13,9 @@ from xmlpreck.api.estimators.fitted import LabelPredictor
 from xmlpreck.api.estimators.fitting import Weights, copies_of, copy_labels
 from xmlpreck.api.estimators.parameters import TextParameters, documented
 from xmlpreck.api.estimators.targets import Features, Labels, read_target
+from xmlpreck.api.explaining import ExplainedRow, explain
 from xmlpreck.config import InputError
 from xmlpreck.data.text import fit_text
-from xmlpreck.model.explanation import Explanation, explain
 
 
 @documented("text", "train", "rows")
@@ -25,8 +27,9 @@ class XMLTextClassifier(LabelPredictor, TextParameters):
 
     Parameters
     ----------
-    k : int, default tuned for training, 5 for prediction
+    k : int, default 5
         Labels at the top that training looks at and `predict` returns; a text with fewer labels trains with as many.
+        If it is not given, tuning may choose 10 for training.
     {settings}
     tune, calibrate, random_state, n_jobs
         As in PrecAtKClassifier.
@@ -76,26 +79,26 @@ class XMLTextClassifier(LabelPredictor, TextParameters):
         self.model_ = trained.model.fresh(vectorizer=vectorizer)
         return self
 
-    def explain(self, text: str, labels: Sequence[object] = (), k: int | None = None) -> list[Explanation]:
-        """Explain the k best labels of a text and those that are asked for: what each word adds to the score."""
-        row = self._check_rows([text])
-        column_of = {name: column for column, name in enumerate(self.classes_.tolist())}
-        if unknown := [name for name in labels if name not in column_of]:
-            raise InputError(f"label {unknown[0]!r:.60} was not seen in training")
-        return explain(self.model_, row, self._check_k(k), [column_of[name] for name in labels])
+    def explain(self, text: str, labels: Sequence[str | int] = (), k: int | None = None) -> ExplainedRow:
+        """Explain the k best labels of a text, and those of `labels`: what each word adds to the score.
 
-    def _check_rows(self, X: Features | Sequence[str], reset: bool = False) -> csr_array:
+        `explain(text).to_dict()` has all facts by their names.
+        """
+        check_is_fitted(self, "model_")
+        return explain(self.model_, text=text, k=self._check_k(k), labels=labels)
+
+    def _check_rows(self, X: Features, reset: bool = False) -> csr_array:
         check_is_fitted(self, "model_")
         if self.model_.vectorizer is None:
             raise InputError("the model was trained on numbers, not on texts: load it by PrecAtKClassifier.load")
         return self.model_.vectorizer.transform(as_texts(X))
 
 
-def as_texts(X: Any) -> list[str]:
+def as_texts(X: Features | Sequence[str]) -> list[str]:
     """Return a list, an array or a Series of texts as a list; what is no text is an error that names its row."""
     if isinstance(X, str):
         raise InputError("one text was given where a list of texts is needed: put it into [ ]")
-    texts = list(np.asarray(X, object)) if hasattr(X, "__array__") else list(X)
+    texts = list(np.atleast_1d(np.asarray(X, object)))
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"text {row} is {text!r:.40}, not a str: give an empty one where there is none")
