@@ -341,6 +341,8 @@ def test_grid_search_over_documents():
     indicator = np.array([[name in names for name in ("animals", "cats", "dogs", "food")] for names in y])
     scores = cross_val_score(pipeline, texts, indicator, scoring=precision_at_k_scorer(2), cv=3, error_score="raise")
     assert scores.tolist() == [14 / 16] * 3  # all that can be had: two of eight documents have one label
+    search = GridSearchCV(pipeline, {"labels__k": [1, 2]}, cv=3, error_score="raise").fit(texts, csr_array(indicator))
+    assert search.best_score_ == 1
     only = make_pipeline(PrecAtKClassifier(k=1)).fit(np.eye(2), ["x", "y"])
     assert precision_at_k(only, np.eye(2), ["x", "y"], k=1) == 1
 

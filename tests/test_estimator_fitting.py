@@ -18,9 +18,11 @@ from xmlpreck.api.estimators.probabilities import row_keys
 from xmlpreck.cli import main
 from xmlpreck.config import RunConfig
 from xmlpreck.data import catalog
-from xmlpreck.data.formats import Dataset
+from xmlpreck.data.dataset import Dataset, TopK
 from xmlpreck.data.synthetic import make_dataset
+from xmlpreck.metrics import hits
 from xmlpreck.model import ModelError, all_sparse
+from xmlpreck.model.calibration import reliability
 from xmlpreck.train import fit_tuned
 
 
@@ -75,10 +77,13 @@ def test_default_is_what_the_command_trains(many, tuned, tmp_path):
 
 def test_bibtex_has_the_bits_of_the_command(shared_data, tmp_path):
     path = str(shared_data / "bibtex")
-    rows = catalog.load(path, "train")
-    classifier = PrecAtKClassifier(calibrate=False, n_jobs=-1).fit(rows.rows, rows.labels)
+    rows, test = (catalog.load(path, split) for split in ("train", "test"))
+    classifier = PrecAtKClassifier(n_jobs=-1).fit(rows.rows, rows.labels)
     assert main(["train", "--data", path, "--out", str(tmp_path / "model")]) == 0
     assert_same_weights(classifier.model_, Model.load(tmp_path / "model"))
+    top = TopK(*classifier.predict_proba_topk(test.rows, 5))
+    found = reliability(top.scores.ravel(), hits(top, test.labels).ravel())
+    assert found.ece < 0.03  # 0.017 when this was written
 
 
 def test_tuning_chooses_what_was_not_given_and_says_so(many, tuned, caplog):
