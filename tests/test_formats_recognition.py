@@ -93,7 +93,7 @@ def test_a_folder_with_features_and_texts(tmp_path):
     assert formats.read_documents(tmp_path, "train").texts == ["a", "b"]
     with refuses("the train data may be any of train.txt (repository), trn.json (jsonl): format= can force one"):
         formats.recognise(tmp_path)
-    formats.write_npz_pair(tmp_path, "train", ROWS._replace(rows=ROWS.rows * 2))
+    formats.write_split(tmp_path, "train", [ROWS._replace(rows=ROWS.rows * 2)], "npz")
     with refuses("the train data may be any of train.txt (repository), X_train.npz (npz): format= can force one"):
         formats.read_split(tmp_path, "train")
     assert_same_dataset(formats.read_split(tmp_path, "train", "repository"), ROWS)

@@ -119,7 +119,7 @@ def write_features(data: str, folder: Path) -> dict[str, object]:
         source = catalog.load(data, split)
         whole = source.read(0, source.n_rows)
         whole = whole._replace(rows=prepare_rows(whole.rows, RowsConfig(bias=0.0)))
-        formats.write_npz_pair(rows, split, whole)
+        formats.write_split(rows, split, [whole._replace(label_names=None, feature_names=None)], "npz")
         if split == "train":
             formats.write_repository_text(folder / "train.txt", whole)
             facts |= {"n_features": whole.n_features, "n_labels": whole.n_labels, "n_nonzeros": int(whole.rows.nnz)}

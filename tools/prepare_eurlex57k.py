@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from xmlpreck.data.formats import Dataset, build_csr, write_npz_pair
+from xmlpreck.data.formats import Dataset, build_csr, write_split
 from xmlpreck.files.contents import write_names
 
 
@@ -46,7 +46,7 @@ def main() -> None:
         transform = vectorizer.fit_transform if split == "train" else vectorizer.transform
         rows = csr_array(transform(table["text"].to_pylist()))
         rows.sort_indices()
-        write_npz_pair(args.out, split, Dataset(rows, label_matrix(lists[split], column_of)))
+        write_split(args.out, split, [Dataset(rows, label_matrix(lists[split], column_of))], "npz")
         print(f"{split}: {rows.shape[0]:,} rows, {rows.shape[1]:,} features, {len(concepts):,} labels", flush=True)
     names = json.loads((args.text / "label_names.json").read_text(encoding="utf-8"))
     write_names(args.out / "labels.txt", [names.get(concept, concept) for concept in concepts])

@@ -247,18 +247,11 @@ class PrecAtKRanker(BatchRanker):
         learner = PointLearner(np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), np.zeros(1))
         size = min(self.batch_points, len(relevance))
         work = new_work(size, size, size, np.float64)
-        settings, none = self._step_settings(), np.zeros(0, np.int64)
+        is_sgd, none = self.algo.startswith("sgd"), np.zeros(0, np.int64)
+        eta, decay = (float(self.eta), STEP_DECAYS[self.decay]) if is_sgd else (1.0, 0.0)
+        settings = StepSettings(RULES[self.algo], eta, decay, float(self.radius))
         train_points(points, none, none, size, settings, learner, work)  # compile before timing
         return self._follow(self._train(points, size, settings, learner, work), on_step)
-
-    def _step_settings(self) -> StepSettings:
-        is_sgd = self.algo.startswith("sgd")
-        return StepSettings(
-            RULES[self.algo],
-            float(self.eta) if is_sgd else 1.0,
-            STEP_DECAYS[self.decay] if is_sgd else 0.0,
-            float(self.radius),
-        )
 
     def _train(
         self, points: Points, size: int, settings: StepSettings, learner: PointLearner, work: Work

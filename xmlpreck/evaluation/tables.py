@@ -29,15 +29,10 @@ def _shown(estimate: Estimate) -> str:
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
-def _families(names: Sequence[str]) -> list[str]:
-    """Return the names without @k, each once, in order."""
-    return list(dict.fromkeys(name.partition("@")[0] for name in names))
-
-
 def scores_text(scores: Scores) -> str:
     """Format metrics by k, and labels by their frequency in training."""
     rows = []
-    for family in _families(list(scores.values)):
+    for family in dict.fromkeys(name.partition("@")[0] for name in scores.values):
         found = [scores.values.get(f"{family}@{k}") for k in scores.ks]
         if family in scores.values:  # has no k
             found = [scores.values[family]]

@@ -137,8 +137,9 @@ def _obtain(archive: Archive, path: Path) -> Path:
 def _take(archive: Archive, unpacked: Path, ready: Path) -> None:
     """Move the files that the card names to `ready`, under our names."""
     inside = sorted(path for path in unpacked.rglob("*") if path.is_file())
+    folded = [PurePosixPath(path.relative_to(unpacked).as_posix().casefold()) for path in inside]
     for name, pattern in {**archive.files, **archive.optional}.items():
-        found = [path for path in inside if _matches(path.relative_to(unpacked), pattern)]
+        found = [path for path, name_in in zip(inside, folded, strict=True) if name_in.match(pattern.casefold())]
         if len(archive.files) == len(inside) == 1:
             found = inside  # a file outside an archive has no name of its own
         if not found and name in archive.optional:
@@ -147,10 +148,6 @@ def _take(archive: Archive, unpacked: Path, ready: Path) -> None:
             held = ", ".join(str(path.relative_to(unpacked)) for path in inside[:8])
             raise FetchError(f"{archive.address}: {len(found)} files match {pattern!r}, not one: it holds {held}")
         os.replace(found[0], ready / name)
-
-
-def _matches(path: Path, pattern: str) -> bool:
-    return PurePosixPath(path.as_posix().casefold()).match(pattern.casefold())
 
 
 def _install(ready: Path, target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from xmlpreck.data.dataset import Dataset, Documents, Sizes, TopK, build_csr
 from xmlpreck.data.formats.companions import drop_filtered, find_filter, read_filter, read_inverse_propensities
-from xmlpreck.data.formats.npz import read_npz_pair, write_npz_pair
 from xmlpreck.data.formats.prediction_output import prediction_kind, write_prediction_blocks, write_predictions
 from xmlpreck.data.formats.predictions import Predictions, open_predictions, read_predictions
 from xmlpreck.data.formats.recognition import DOCUMENT_FORMATS, FORMATS, NUMERIC_FORMATS, recognise
@@ -41,13 +40,11 @@ __all__ = [
     "read_documents",
     "read_filter",
     "read_inverse_propensities",
-    "read_npz_pair",
     "read_predictions",
     "read_repository_text",
     "read_split",
     "recognise",
     "sizes",
-    "write_npz_pair",
     "write_prediction_blocks",
     "write_predictions",
     "write_repository_text",

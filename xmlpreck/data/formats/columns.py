@@ -71,23 +71,19 @@ def read_column(path: AnyPath, column: int, n_rows: int) -> np.ndarray:
     return rows
 
 
-def _column_of(data: Path, split: str, column: int) -> np.ndarray:
+def row_ids(data: Path, split: str, column: int) -> np.ndarray:
+    """Read the row ids of one split from the file beside the file of rows."""
     path = find_columns(data, split)
     if path is None:
         raise FormatError(f"{data}: has no file *{_WRITTEN[split]} with the numbers of the {split} rows beside it")
     return read_column(path, column, read_header(data)["n_rows"])
 
 
-def count_rows(data: Path, split: str, column: int) -> int:
-    """Return the number of rows of a split."""
-    return int(_column_of(data, split, column).size)
-
-
 def read_columns(
     data: Path, split: str, column: int = 0, block_bytes: int | None = BLOCK_BYTES
 ) -> Iterator[tuple[csr_array, csr_array]]:
     """Yield (rows, labels) of one split, in the order of the file, so that it is read only once."""
-    chosen = _column_of(data, split, column)
+    chosen = row_ids(data, split, column)
     first = 0
     for rows, labels in read_text(data, REPOSITORY, block_bytes):
         start, end = np.searchsorted(chosen, (first, first + rows.shape[0]))

@@ -57,18 +57,12 @@ def parse_object(line: str) -> dict[str, Any]:
     return fields
 
 
-def _text_field(fields: dict[str, Any], name: str) -> str:
-    text = fields.get(name, "")
-    if not isinstance(text, str):
-        raise ValueError(f"{name!r} is {json.dumps(text)[:40]}: it must be a string")
-    return text
-
-
-def _list_field(fields: dict[str, Any], name: str) -> list[Any]:
-    entries = fields.get(name, [])
-    if not isinstance(entries, list):
-        raise ValueError(f"{name!r} is {json.dumps(entries)[:40]}: it must be a list")
-    return entries
+def _field(fields: dict[str, Any], name: str, kind: type) -> Any:
+    value = fields.get(name, kind())
+    if not isinstance(value, kind):
+        noun = "string" if kind is str else "list"
+        raise ValueError(f"{name!r} is {json.dumps(value)[:40]}: it must be a {noun}")
+    return value
 
 
 def _label_name(label: Any) -> str:
@@ -106,8 +100,8 @@ def _json_parser(titles: list[str] | None, found: Fields) -> LineParser:
         # The repository's title and content come with target_ind, texts of others with labels.
         label_fields = LABEL_FIELDS if text_fields == ("text",) else LABEL_FIELDS[::-1]
         label_field = next((name for name in label_fields if name in fields), label_fields[0])
-        text = " ".join(part for name in text_fields if (part := _text_field(fields, name)))
-        entries = _list_field(fields, label_field)
+        text = " ".join(part for name in text_fields if (part := _field(fields, name, str)))
+        entries = _field(fields, label_field, list)
         labels = [_label_name(label) if label_field == "labels" else _indexed_name(label, titles) for label in entries]
         found.add(fields, (*text_fields, label_field))
         return text, labels
@@ -140,12 +134,12 @@ def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterat
     for number, line in numbered_lines(path):
         try:
             document = parse(line)
-            if document is None:
-                continue
-            if (name := _first_repeated(document[1])) is not None:
-                raise ValueError(f"label {name[:40]!r} appears twice: remove one")
         except ValueError as error:
             raise FormatError(f"{path}:{number}: {error}") from None
+        if document is None:
+            continue
+        if (name := _first_repeated(document[1])) is not None:
+            raise FormatError(f"{path}:{number}: label {name[:40]!r} appears twice: remove one")
         texts.append(document[0])
         labels.append(document[1])
         if len(texts) == rows_per_chunk:
@@ -161,7 +155,7 @@ def read_titles(path: AnyPath) -> list[str]:
     for number, line in numbered_lines(path):
         if line.strip():
             try:
-                titles.append(_text_field(parse_object(line), "title"))
+                titles.append(_field(parse_object(line), "title", str))
             except ValueError as error:
                 raise FormatError(f"{path}:{number}: {error}") from None
     seen = Counter(titles)
@@ -171,19 +165,14 @@ def read_titles(path: AnyPath) -> list[str]:
     return names
 
 
-def titles_beside(path: AnyPath) -> list[str] | None:
-    """Read the titles in `lbl.json` or `lbl.json.gz` of the file's folder; None if there is no such file."""
-    folder = Path(path).parent
-    found = next((folder / name for name in ("lbl.json", "lbl.json.gz") if (folder / name).is_file()), None)
-    return None if found is None else read_titles(found)
-
-
 def read_jsonl(path: AnyPath, rows_per_chunk: int, found: Fields | None = None) -> Iterator[Documents]:
     """Read objects with `text`, or `title` and `content`, and with `labels` or `target_ind`; skip blank lines.
 
-    The names of their fields are added to `found`.
+    Ids in `target_ind` are named by `lbl.json` beside the file. The names of the fields are added to `found`.
     """
-    return _read_lines(path, _json_parser(titles_beside(path), found or Fields()), rows_per_chunk)
+    labels = (Path(path).with_name(name) for name in ("lbl.json", "lbl.json.gz"))
+    titles = next((read_titles(file) for file in labels if file.is_file()), None)
+    return _read_lines(path, _json_parser(titles, found or Fields()), rows_per_chunk)
 
 
 def read_fasttext(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
@@ -203,30 +192,22 @@ def _format_fasttext(text: str, labels: list[str]) -> str:
     return line
 
 
-def _format_json(text: str, labels: list[str]) -> str:
-    return json.dumps({"text": text, "labels": labels}, ensure_ascii=False)
+def write_documents(path: AnyPath, chunks: Iterable[Documents], format: str) -> None:
+    """Write `{"text": ..., "labels": [...]}` (jsonl) or fastText lines; refuse what such a line cannot hold."""
 
-
-def _format_all(path: AnyPath, chunks: Iterable[Documents], line_of: Callable[[str, list[str]], str]) -> Iterator[str]:
-    row = 0
-    for chunk in chunks:
-        for text, labels in zip(chunk.texts, chunk.labels, strict=True):
+    def lines() -> Iterator[str]:
+        documents = (document for chunk in chunks for document in zip(chunk.texts, chunk.labels, strict=True))
+        for row, (text, labels) in enumerate(documents):
             try:
-                line = line_of(text, labels)
+                if format == "jsonl":
+                    line = json.dumps({"text": text, "labels": labels}, ensure_ascii=False)
+                else:
+                    line = _format_fasttext(text, labels)
                 line.encode()
             except UnicodeEncodeError:
                 raise FormatError(f"{path}: row {row}: holds half of a surrogate pair: no file can hold it") from None
             except ValueError as error:
                 raise FormatError(f"{path}: row {row}: {error}") from None
             yield line
-            row += 1
 
-
-def write_jsonl(path: AnyPath, chunks: Iterable[Documents]) -> None:
-    """Write `{"text": ..., "labels": [...]}` lines."""
-    write_lines(path, _format_all(path, chunks, _format_json))
-
-
-def write_fasttext(path: AnyPath, chunks: Iterable[Documents]) -> None:
-    """Write what `read_fasttext` reads; refuse texts and labels that such a line cannot hold."""
-    write_lines(path, _format_all(path, chunks, _format_fasttext))
+    write_lines(path, lines())

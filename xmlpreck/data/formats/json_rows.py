@@ -50,39 +50,25 @@ class BadLine(NamedTuple):
         return about if self.id is None else about | {"id": self.id}
 
 
-class _Lines:
-    """Split bytes into lines; a line that grows too long is dropped."""
+class _Splitter:
+    """Splits bytes into lines; a line that grows too long becomes a LongLine."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.line = bytearray()
+        self.rest = bytearray()  # the line so far
         self.is_long = False
 
-    def add(self, chunk: bytes) -> list[Line]:
-        *ends, rest = chunk.split(b"\n")
-        lines: list[Line] = []
-        for piece in ends:
-            self._append(piece)
-            lines.append(self.take())
-        self._append(rest)
-        return lines
-
-    def _append(self, piece: bytes) -> None:
-        self.is_long = self.is_long or len(self.line) + len(piece) > self.max_bytes
-        if self.is_long:
-            self.line.clear()
-        else:
-            self.line += piece
-
-    def take(self) -> Line:
-        line: Line = LongLine(self.max_bytes) if self.is_long else bytes(self.line)
-        self.line.clear()
-        self.is_long = False
-        return line
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.line and not self.is_long
+    def split(self, chunk: bytes) -> Iterator[Line]:
+        """Yield the lines that end in a chunk."""
+        for number, piece in enumerate(chunk.split(b"\n")):
+            if number:
+                yield LongLine(self.max_bytes) if self.is_long else bytes(self.rest)
+                self.rest, self.is_long = bytearray(), False
+            self.is_long = self.is_long or len(self.rest) + len(piece) > self.max_bytes
+            if self.is_long:
+                self.rest.clear()
+            else:
+                self.rest += piece
 
 
 def arriving_lines(
@@ -103,21 +89,21 @@ def arriving_lines(
             chunks.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    splitter = _Lines(max_line_bytes)
+    splitter = _Splitter(max_line_bytes)
     has_ended = False
     while not has_ended:
         lines: list[Line] = []
         n_bytes = 0
         chunk = chunks.get()
         while isinstance(chunk, bytes) and chunk:
-            lines += splitter.add(chunk)
+            lines += splitter.split(chunk)
             n_bytes += len(chunk)
             if len(lines) >= max_lines or n_bytes >= _BATCH_BYTES or chunks.empty():
                 break
             chunk = chunks.get()
         has_ended = isinstance(chunk, OSError) or not chunk
-        if has_ended and not splitter.is_empty:
-            lines.append(splitter.take())
+        if has_ended and (splitter.rest or splitter.is_long):
+            lines += splitter.split(b"\n")
         for start in range(0, len(lines), max_lines):
             yield lines[start : start + max_lines]
     if isinstance(chunk, OSError):

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import tee, zip_longest
-from pathlib import Path
 from typing import IO
 
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix, load_npz, save_npz
 
-from xmlpreck.data.dataset import MAX_ID, Dataset, as_labels, build_csr, check_matrix, check_offsets
+from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr, check_matrix, check_offsets
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import Spool, reading_as, refuse_bomb
@@ -178,25 +177,11 @@ def read_matrix(path: AnyPath, noun: str) -> csr_array:
     return next(read_matrix_rows(path, noun, MAX_ID))
 
 
-def read_npz_pair(rows_path: AnyPath, labels_path: AnyPath) -> Dataset:
-    """Read two scipy `.npz` matrices of any sparse format; a label is relevant where its value is not 0."""
-    rows, labels = read_matrix(rows_path, "feature"), read_matrix(labels_path, "label")
-    if rows.shape[0] != labels.shape[0]:
-        raise FormatError(f"{labels_path}: has {labels.shape[0]} rows, but {rows_path} has {rows.shape[0]}")
-    return Dataset(rows, as_labels(labels))
-
-
 def save_csr(path: AnyPath, matrix: csr_array) -> None:
     """Write one matrix as scipy does."""
     with atomic_path(path) as temporary:
         # As csr_matrix: PECOS requires that class.
         save_npz(temporary, csr_matrix(matrix))
-
-
-def write_npz_pair(folder: AnyPath, split: str, dataset: Dataset) -> None:
-    """Write `X_<split>.npz` and `Y_<split>.npz` into an existing folder."""
-    save_csr(Path(folder) / f"X_{split}.npz", dataset.rows)
-    save_csr(Path(folder) / f"Y_{split}.npz", dataset.labels)
 
 
 _DTYPES: dict[str, type[np.generic]] = {"indices": np.int32, "indptr": np.int64, "data": np.float32}

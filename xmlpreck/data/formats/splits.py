@@ -70,7 +70,7 @@ def _sizes(source: Source, split: str, options: FileOptions) -> Sizes:
     if source.format not in _PAIRED:
         header = repository.read_header(source.path)
         if source.format == "split":
-            header["n_rows"] = columns.count_rows(source.path, split, options.get("split_column", 0))
+            header["n_rows"] = columns.row_ids(source.path, split, options.get("split_column", 0)).size
         return Sizes(**header)
     labels_path = partner(source.path)
     if source.format == "npz":
@@ -114,20 +114,18 @@ def _paired_parts(source: Source, split: str, block_bytes: int | None) -> tuple[
     return rows, map(as_labels, labels)
 
 
-def _read_names(folder: Path, stem: str, n_names: int) -> list[str] | None:
-    files = (folder / name for name in (f"{stem}.txt", f"{stem}.txt.gz"))
+def _read_names(source: Source, stem: str, n_names: int) -> list[str] | None:
+    """Read the names of labels or features of a folder, if it has them."""
+    files = [source.asked / name for name in (f"{stem}.txt", f"{stem}.txt.gz")] if source.asked.is_dir() else []
     path = next((file for file in files if file.is_file()), None)
     return None if path is None else parse_names(path, read_bytes(path).tobytes(), n_names)
 
 
 def _with_names(source: Source, chunks: Iterator[tuple[csr_array, ...]]) -> Iterator[Dataset]:
-    """Yield chunks with the names of labels and features that are in the same folder."""
-    names: tuple[list[str] | None, ...] | None = None
+    names: list[list[str] | None] = []
     for rows, labels in chunks:
-        if names is None:
-            widths = (("labels", labels.shape[1]), ("features", rows.shape[1]))
-            is_folder = source.asked.is_dir()
-            names = tuple(_read_names(source.asked, stem, n) if is_folder else None for stem, n in widths)
+        if not names:
+            names = [_read_names(source, "labels", labels.shape[1]), _read_names(source, "features", rows.shape[1])]
         yield Dataset(rows, labels, *names)
 
 
@@ -230,8 +228,7 @@ def write_split(
     kind = Documents if format in DOCUMENT_FORMATS else Dataset
     checked = _of_kind(target, chunks, kind, format)
     if kind is Documents:
-        write = documents.write_jsonl if format == "jsonl" else documents.write_fasttext
-        write(target, checked)
+        documents.write_documents(target, checked, format)
         return target
     rows = same_widths(target, checked)
     if Path(path).is_dir():

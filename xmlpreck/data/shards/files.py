@@ -92,16 +92,14 @@ class _Pages(io.RawIOBase):
         if n_bytes >= PAGE_BYTES:  # a chunk, which HDF5 caches itself
             content = self.source.read_at(n_bytes, self.position)
         else:
-            pages = b"".join(self._page(number) for number in range(first, stop))
+            for number in range(first, stop):
+                if number not in self.pages:
+                    self.pages[number] = self.source.read_at(PAGE_BYTES, number * PAGE_BYTES)
+            pages = b"".join(self.pages[number] for number in range(first, stop))
             content = pages[self.position - first * PAGE_BYTES :][:n_bytes]
         target[: len(content)] = content
         self.position += len(content)
         return len(content)
-
-    def _page(self, number: int) -> bytes:
-        if number not in self.pages:
-            self.pages[number] = self.source.read_at(PAGE_BYTES, number * PAGE_BYTES)
-        return self.pages[number]
 
 
 def _part(file: h5py.File, path: ShardPath, name: str, low: int, high: int, kind: str) -> np.ndarray:

@@ -16,7 +16,7 @@ import xmlpreck
 from xmlpreck.data.dataset import TopK
 from xmlpreck.evaluation.report import pictures
 from xmlpreck.evaluation.report.drawing import Picture, swatch
-from xmlpreck.evaluation.report.facts import MIN_TRUE_ROWS, Facts, RunFacts, Sample, label_f1
+from xmlpreck.evaluation.report.facts import MIN_TRUE_ROWS, Facts, Sample, label_f1
 from xmlpreck.metrics import REPORTED_KS, Estimate, hits
 
 FAMILIES = {"P": "precision P@k", "nDCG": "nDCG@k", "PSP": "propensity-scored PSP@k"}
@@ -226,16 +226,15 @@ def labels(facts: Facts) -> tuple[str, str]:
         for title, sign in (("Best", -1), ("Worst", 1)):
             order = np.lexsort((-run.scores.label_truth, sign * f1))
             chosen = order[run.scores.label_truth[order] >= MIN_TRUE_ROWS][:LABELS_SHOWN]
-            rows = (_label_row(facts, run, label, f1[label]) for label in chosen.tolist())
+            counts = (run.scores.label_truth, run.scores.label_hits[-1], run.scores.label_predicted[-1])
+            rows = (
+                [label_name(facts, label), *(f"{count[label]:,}" for count in counts), f"{f1[label]:.1f}"]
+                for label in chosen.tolist()
+            )
             heads = ("label", "true", "right", "predicted", "F1 (%)")
             content = table(f"{title} labels of {run.name}", heads, rows)
             tables.append(f"<div><h3>{title}{of_run(facts, index)}</h3>{content}</div>")
     return paragraphs(words), f'<div class="pair">{"".join(tables)}</div>'
-
-
-def _label_row(facts: Facts, run: RunFacts, label: int, f1: float) -> list[str]:
-    counts = (run.scores.label_truth, run.scores.label_hits[-1], run.scores.label_predicted[-1])
-    return [label_name(facts, label), *(f"{of[label]:,}" for of in counts), f"{f1:.1f}"]
 
 
 def samples(facts: Facts) -> tuple[str, str]:
