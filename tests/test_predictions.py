@@ -16,6 +16,7 @@ from test_formats import FLOATS, PROPERTY, refuses, write
 from xmlpreck.data import formats
 from xmlpreck.data.formats import TopK
 from xmlpreck.files import contents
+from xmlpreck.files.atomic import atomic_path
 
 
 @st.composite
@@ -625,7 +626,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypa
     target = write(tmp_path / "p.txt", "old")
 
     def write_half(error):
-        with formats.atomic_path(target) as temporary:
+        with atomic_path(target) as temporary:
             assert target.parent in temporary.parents  # on the same file system, so that it can be renamed
             write(temporary, "half")
             raise error

@@ -22,7 +22,8 @@ from xmlpreck.cluster import training
 from xmlpreck.cluster.rows import Place, find_place
 from xmlpreck.cluster.session import Session, connect
 from xmlpreck.data import catalog
-from xmlpreck.data.formats import Dataset, atomic_path
+from xmlpreck.data.dataset import Dataset
+from xmlpreck.files.atomic import atomic_path
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
 

@@ -29,6 +29,7 @@ from peers_page import BEGIN, END, SCORES, compact, entry_text, is_ours, page
 import xmlpreck
 from xmlpreck.config import RowsConfig
 from xmlpreck.data import catalog, formats
+from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import file_sha256
 from xmlpreck.model import prepare_rows
 
@@ -164,7 +165,7 @@ def measure(system: str, python: str, data: str, folder: Path, facts: dict, thre
 
 
 def store(path: Path, content: object) -> None:
-    with formats.atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -245,7 +246,7 @@ def main(words: list[str] | None = None) -> None:
             print(entry_text(entry), flush=True)
         store(args.out, {"machine": machine(), "results": results})
     content = json.loads(args.out.read_text(encoding="utf-8"))
-    with formats.atomic_path(args.markdown) as temporary:
+    with atomic_path(args.markdown) as temporary:
         temporary.write_text(page(content), encoding="utf-8")
     if args.update:
         replace_block(args.update, BEGIN, END, compact(content))

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from xmlpreck.data.formats import atomic_path
+from xmlpreck.files.atomic import atomic_path
 
 
 def replace_block(path: Path, begin: str, end: str, text: str) -> None:

@@ -89,6 +89,11 @@ def build_csr(values: np.ndarray, ids: np.ndarray, offsets: np.ndarray, shape: t
     return csr_array((values, ids.astype(index, copy=False), offsets.astype(index, copy=False)), shape)
 
 
+def row_of(matrix: csr_array, entry: int) -> int:
+    """Return the row of a stored entry."""
+    return int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
+
+
 def check_matrix(matrix: csr_array, path: AnyPath, noun: str, first_row: int = 0, is_text: bool = False) -> csr_array:
     """Sort ids within rows; refuse duplicate ids and values that are not finite.
 
@@ -96,7 +101,7 @@ def check_matrix(matrix: csr_array, path: AnyPath, noun: str, first_row: int = 0
     """
 
     def error_at(entry: int, what: str) -> FormatError:
-        row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1 + first_row
+        row = row_of(matrix, entry) + first_row
         where = f"{path}:{row}" if is_text else f"{path}: row {row}"
         return FormatError(f"{where}: {noun} {matrix.indices[entry]} {what}")
 
@@ -107,8 +112,8 @@ def check_matrix(matrix: csr_array, path: AnyPath, noun: str, first_row: int = 0
         twice = np.flatnonzero((np.diff(matrix.indices) == 0) & ~starts_row[1 : matrix.nnz])
         if twice.size:
             raise error_at(int(twice[0]), "appears twice: remove one")
-    if not np.isfinite(matrix.data).all():
-        entry = int(np.flatnonzero(~np.isfinite(matrix.data))[0])
+    if not (finite := np.isfinite(matrix.data)).all():
+        entry = int(finite.argmin())
         raise error_at(entry, f"has the value {matrix.data[entry]}: values must be finite float32 numbers")
     return matrix
 

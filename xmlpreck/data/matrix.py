@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from xmlpreck.config import InputError
-from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr, offsets_rise
+from xmlpreck.data.dataset import MAX_ID, Dataset, as_labels, build_csr, offsets_rise, row_of
 
 
 def as_rows(matrix: Any, noun: str = "feature") -> csr_array:
@@ -32,12 +32,10 @@ def as_rows(matrix: Any, noun: str = "feature") -> csr_array:
     if not _ids_rise(rows):
         rows = rows.copy()
         rows.sum_duplicates()
-    if not np.isfinite(rows.data).all():
-        entry = int(np.flatnonzero(~np.isfinite(rows.data))[0])
-        row = int(np.searchsorted(rows.indptr, entry, side="right")) - 1
-        raise InputError(
-            f"row {row} has a value that is not a finite number: {rows.data[entry]} for {noun} {rows.indices[entry]}"
-        )
+    if not (finite := np.isfinite(rows.data)).all():
+        entry = int(finite.argmin())
+        what = f"{rows.data[entry]} for {noun} {rows.indices[entry]}"
+        raise InputError(f"row {row_of(rows, entry)} has a value that is not a finite number: {what}")
     return rows
 
 
@@ -48,23 +46,17 @@ def as_relevance_rows(matrix: Any) -> csr_array:
         return labels
     labels = labels.copy()
     labels.eliminate_zeros()
-    if (labels.data < 0).any():
-        entry = int(np.flatnonzero(labels.data < 0)[0])
-        row = int(np.searchsorted(labels.indptr, entry, side="right")) - 1
-        what = f"relevance {labels.data[entry]} for label {labels.indices[entry]}"
-        raise InputError(f"row {row} has {what}: it must be a positive number, or 0 if the label is not relevant")
+    if (negative := labels.data < 0).any():
+        entry = int(negative.argmax())
+        what = f"row {row_of(labels, entry)} has relevance {labels.data[entry]} for label {labels.indices[entry]}"
+        raise InputError(f"{what}: it must be a positive number, or 0 if the label is not relevant")
     return labels
 
 
 def as_label_rows(matrix: Any) -> csr_array:
     """Convert a matrix of labels to CSR of ones; a label is relevant where its value is not 0."""
     labels = as_rows(matrix, "label")
-    if (labels.data == 1).all():
-        return labels
-    labels = labels.copy()
-    labels.eliminate_zeros()
-    labels.data[:] = 1.0
-    return labels
+    return labels if (labels.data == 1).all() else as_labels(labels.copy())
 
 
 def as_dataset(data: Dataset) -> Dataset:

@@ -1,4 +1,4 @@
-"""Counts and a hash of rows, gathered block by block: what a model says of the rows that made it."""
+"""Count and hash rows block by block, for the record that a model keeps of its training rows."""
 
 import hashlib
 
@@ -6,36 +6,36 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError
-from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.dataset import Dataset, row_of
 from xmlpreck.data.rows import RowSource, read_blocks
 
 
 def _plus(counts: np.ndarray, matrix: csr_array, weights: np.ndarray | None = None) -> np.ndarray:
-    """Counts with those of the entries of each column added, or with their sums of weights."""
+    """Add the number of entries of each column, or the sum of their weights, to the counts."""
     found = np.bincount(matrix.indices, weights, minlength=matrix.shape[1])
     return found + counts if counts.size else found
 
 
 class Survey:
-    """What a model says of the rows that made it: how many, and a hash that no sharding or file format changes."""
+    """Counts of rows, labels and features, and a hash that does not depend on sharding or file format."""
 
     def __init__(self) -> None:
         self.n_rows = 0
         self.n_rows_without_labels = 0
         self.label_counts, self.feature_counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.relevance_sums = np.zeros(0)  # label_counts, where every label counts 1
+        self.relevance_sums = np.zeros(0)  # equal to label_counts if all relevance weights are 1
         self.has_relevance = False
         self.digests = [hashlib.sha256() for _ in range(6)]
 
     def check_labels(self) -> None:
+        """Refuse rows of which none has a label."""
         if self.n_rows_without_labels == self.n_rows:
             raise InputError(f"none of the {self.n_rows} rows has a label: there is nothing to learn")
 
     def add(self, block: Dataset) -> None:
-        """The next rows. A value that is not finite is an error."""
-        if not np.isfinite(block.rows.data).all():
-            place = np.flatnonzero(~np.isfinite(block.rows.data))[0]
-            row = self.n_rows + int(np.searchsorted(block.rows.indptr, place, side="right")) - 1
+        """Add the next rows; refuse a value that is not finite."""
+        if not (finite := np.isfinite(block.rows.data)).all():
+            row = self.n_rows + row_of(block.rows, int(finite.argmin()))
             raise InputError(f"row {row} has a value that is not a finite number")
         n_features_of, n_labels_of = np.diff(block.rows.indptr), np.diff(block.labels.indptr)
         self.n_rows += block.n_rows
@@ -56,7 +56,8 @@ class Survey:
             digest.update(array.tobytes())
 
     def to_dict(self) -> dict[str, object]:
-        digests = self.digests if self.has_relevance else self.digests[:-1]  # of ones: the hash of older versions
+        """Return the numbers of rows and the hash, for model.json."""
+        digests = self.digests if self.has_relevance else self.digests[:-1]  # without weights: as in older versions
         together = hashlib.sha256(b"".join(digest.digest() for digest in digests))
         return {
             "n_rows": self.n_rows,
@@ -66,7 +67,7 @@ class Survey:
 
 
 def survey_of(source: RowSource, block_rows: int) -> Survey:
-    """Look at all rows once."""
+    """Survey all rows in one pass."""
     survey = Survey()
     for _, block in read_blocks(source, block_rows):
         survey.add(block)

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
-from xmlpreck.data.formats import Documents, atomic_path, build_csr
+from xmlpreck.data.dataset import Documents, build_csr
 from xmlpreck.data.formats.documents import Fields
+from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import load_array, open_regular, read_json
 
 FORMAT_VERSION = 1

@@ -19,7 +19,8 @@ from scipy.sparse import csr_array
 from scipy.special import expit, log_expit, logit
 
 from xmlpreck.config import InputError
-from xmlpreck.data.formats import TopK, atomic_path
+from xmlpreck.data.dataset import TopK
+from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import load_array
 from xmlpreck.metrics import hits
 

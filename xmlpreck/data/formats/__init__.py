@@ -1,9 +1,9 @@
-"""Data sets and predictions on disk, to and from CSR; every write is atomic."""
+"""Read and write data sets and predictions as CSR; every write is atomic."""
 
-from xmlpreck.data.dataset import Dataset, Documents, Sizes, TopK, build_csr
+from xmlpreck.data.dataset import Dataset, Documents, TopK, build_csr
 from xmlpreck.data.formats.companions import drop_filtered, find_filter, read_filter, read_inverse_propensities
 from xmlpreck.data.formats.prediction_output import prediction_kind, write_prediction_blocks, write_predictions
-from xmlpreck.data.formats.predictions import Predictions, open_predictions, read_predictions
+from xmlpreck.data.formats.predictions import open_predictions, read_predictions
 from xmlpreck.data.formats.recognition import DOCUMENT_FORMATS, FORMATS, NUMERIC_FORMATS, recognise
 from xmlpreck.data.formats.repository import read_repository_text, write_repository_text
 from xmlpreck.data.formats.splits import (
@@ -16,7 +16,6 @@ from xmlpreck.data.formats.splits import (
     write_split,
 )
 from xmlpreck.files import FormatError
-from xmlpreck.files.atomic import atomic_path
 
 __all__ = [
     "DOCUMENT_FORMATS",
@@ -25,10 +24,7 @@ __all__ = [
     "Dataset",
     "Documents",
     "FormatError",
-    "Predictions",
-    "Sizes",
     "TopK",
-    "atomic_path",
     "build_csr",
     "document_chunks",
     "drop_filtered",
