@@ -99,11 +99,6 @@ class Calibration:
         return cls(slope, knots, shifts)
 
 
-def is_saved(folder: str | Path) -> bool:
-    """Does the folder hold a calibration, or a part of one?"""
-    return any(_file(folder, name).exists() for name in DTYPES)
-
-
 def _file(folder: str | Path, name: str) -> Path:
     return Path(folder) / f"calibration_{name}.npy"
 
