@@ -389,7 +389,7 @@ def manifest_nested_deeply(folder):
     (folder / "manifest.json").write_bytes(b"[" * 10**6)
 
 
-@attack("shards", "has version")
+@attack("shards", "has format version")
 def manifest_of_a_version_in_two_lines(folder):
     write_set(folder)
     change_set(folder, format_version="1\n2")

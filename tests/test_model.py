@@ -192,7 +192,7 @@ def flip(array, place, value):
         (lambda f: edit_file(f, "labels.txt", b"\xff\n" * 300), "labels.txt: cannot be read"),
         (lambda f: (f / "labels.txt").unlink(), "labels.txt: cannot be read"),
         (lambda f: (f / "labels.txt").write_text("one\n" * 300), "labels.txt: has changed since the model was saved"),
-        (lambda f: edit_json(f, n_labels=True), "model.json: True is not a number of features or labels"),
+        (lambda f: edit_json(f, n_labels=True), "model.json: True is not a number of rows, features or labels"),
     ],
 )
 def test_damage_is_refused_by_name(saved, damage, message):

@@ -65,6 +65,13 @@ class Sizes(NamedTuple):
     n_labels: int
 
 
+def check_count(value: object) -> int:
+    """Return a number of rows, features or labels from a file; raise ValueError if it is not one."""
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is not a number of rows, features or labels")
+    return value
+
+
 def offsets_rise(offsets: np.ndarray, last: int, first: int = 0) -> bool:
     """Tell whether row offsets rise from `first` to `last`: compiled code trusts them.
 

@@ -21,7 +21,7 @@ from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.data.dataset import Documents, build_csr
 from xmlpreck.data.formats.documents import Fields
 from xmlpreck.files.atomic import atomic_path
-from xmlpreck.files.contents import load_array, open_regular, read_json
+from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
 
 FORMAT_VERSION = 1
 _KIND = "xmlpreck text"
@@ -144,11 +144,7 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
         raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(about, dict) or about.get("format") != _KIND:
-        raise InputError(f"{path}: is not an {_KIND} file")
-    if about.get("format_version") != FORMAT_VERSION:
-        found = about.get("format_version")
-        raise InputError(f"{path}: has format version {found!r:.40}, this xmlpreck reads {FORMAT_VERSION}: fit again")
+    about = check_format(about, path, _KIND, FORMAT_VERSION, InputError)
     for name in ("n_documents", "n_features"):
         if type(about.get(name)) is not int or not 1 <= about[name] < 2**63:
             raise InputError(f"{path}: {name} must be a count from 1, but is {about.get(name)!r:.40}")

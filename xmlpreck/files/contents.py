@@ -17,6 +17,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from xmlpreck.config import InputError
 from xmlpreck.files import AnyPath, FormatError, first_line
 from xmlpreck.files.atomic import atomic_path, write_errors
 
@@ -48,6 +49,16 @@ def read_json(path: AnyPath, max_bytes: int = MAX_JSON_BYTES) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def check_format(about: Any, path: object, format: str, version: int, error: type[InputError]) -> dict[str, Any]:
+    """Return what a JSON file holds; refuse a file that is not ours or of another version."""
+    if not isinstance(about, dict) or about.get("format") != format:
+        raise error(f"{path}: is not an {format} file")
+    if (found := about.get("format_version")) != version:
+        by = f": it was made with {about['made_with']!r:.99}" if "made_with" in about else ""
+        raise error(f"{path}: has format version {found!r:.40}, this xmlpreck reads {version}{by}")
+    return about
 
 
 def file_sha256(path: AnyPath) -> str:

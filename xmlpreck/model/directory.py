@@ -10,11 +10,11 @@ import numpy as np
 
 import xmlpreck
 from xmlpreck.config import InputError, RowsConfig, from_dict, without_retired
-from xmlpreck.data.dataset import MAX_ID, check_offsets
+from xmlpreck.data.dataset import check_count, check_offsets
 from xmlpreck.data.text import FILES as TEXT_FILES
 from xmlpreck.data.text import TextVectorizer
 from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers
-from xmlpreck.files.contents import load_array, open_regular, read_json
+from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
 from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights, sparse_weights
 from xmlpreck.kernels.patterns import rows_rise
@@ -296,20 +296,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not isinstance(about, dict) or about.get("format") != "xmlpreck model":
-        raise ModelError(f"{path}: is not an xmlpreck model")
-    if about.get("format_version") != FORMAT_VERSION:
-        raise ModelError(
-            f"{path}: has format version {about.get('format_version')!r:.40}, this xmlpreck reads {FORMAT_VERSION}: "
-            f"it was made with {about.get('made_with')!r:.99}"
-        )
-    return about
-
-
-def check_count(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_ID:
-        raise ValueError(f"{value!r:.40} is not a number of features or labels")
-    return value
+    return check_format(about, path, "xmlpreck model", FORMAT_VERSION, ModelError)
 
 
 def read_names(path: Path, n_names: int) -> list[str]:

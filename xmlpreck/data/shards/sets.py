@@ -14,12 +14,12 @@ import numpy as np
 
 from xmlpreck.config import InputError
 from xmlpreck.data import formats
-from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr, check_offsets
+from xmlpreck.data.dataset import Dataset, build_csr, check_count, check_offsets
 from xmlpreck.data.rows import RowSource, concatenate
 from xmlpreck.data.shards.files import read_hdf5, read_parquet
 from xmlpreck.data.shards.remote import STORE_ERRORS, FileFacts, RemotePath, ShardPath, is_remote, locate, reason
 from xmlpreck.files import FormatError
-from xmlpreck.files.contents import file_sha256, parse_names, read_bytes, read_json
+from xmlpreck.files.contents import check_format, file_sha256, parse_names, read_bytes, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = "xmlpreck shards"
@@ -71,7 +71,7 @@ class ShardSet:
         about = read_manifest(manifest)
         try:
             self.kind = str(about["kind"])
-            self.n_rows, self.n_features, self.n_labels = (_count(about[name]) for name in SIZES)
+            self.n_rows, self.n_features, self.n_labels = (check_count(about[name]) for name in SIZES)
             self.shards = [Shard(**entry) for entry in about["shards"]]
             self.provenance = dict(about["provenance"])
             names = {name: Shard(**entry) for name, entry in about["names"].items()}
@@ -178,18 +178,7 @@ def read_manifest(path: ShardPath) -> dict[str, Any]:
         about = read_json(path) if isinstance(path, Path) else json.loads(path.read_bytes().decode())
     except (*STORE_ERRORS, ValueError, RecursionError) as error:
         raise ShardError(f"{path}: cannot be read: {reason(error)}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise ShardError(f"{path}: is not a manifest of xmlpreck shards")
-    if about.get("format_version") != MANIFEST_VERSION:
-        found = about.get("format_version")
-        raise ShardError(f"{path}: has version {found!r:.40}, this xmlpreck reads {MANIFEST_VERSION}")
-    return about
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_ID:
-        raise ValueError(f"{value!r:.40} is not a number of rows, features or labels")
-    return value
+    return check_format(about, path, FORMAT, MANIFEST_VERSION, ShardError)
 
 
 def sha256_of(path: ShardPath) -> str:
