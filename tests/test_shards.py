@@ -131,7 +131,7 @@ DAMAGE = {
     "names": (lambda f, e: (f / "labels.txt").write_text("a\n"), r"labels\.txt: has 2 bytes, but the manifest"),
     "rows": (lambda f, e: edit_manifest(f, n_rows=5), r"manifest\.json: the rows of the shards do not add up to 5"),
     "no manifest": (lambda f, e: (f / "manifest.json").unlink(), r"manifest\.json: cannot be read"),
-    "not ours": (lambda f, e: (f / "manifest.json").write_text("{}"), r"manifest\.json: is not an xmlpreck shards file"),
+    "not ours": (lambda f, e: (f / "manifest.json").write_text("{}"), r"is not an xmlpreck shards file"),
     "newer": (lambda f, e: edit_manifest(f, format_version=2), r"has format version 2, this xmlpreck reads 1"),
     "kind": (lambda f, e: edit_manifest(f, kind="csv"), r"is not a manifest: kind 'csv'"),
     "outside": (lambda f, e: rename_shard(f, "../secret"), r"'\.\./secret' is not the name of a file in this folder"),
