@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from conftest import ROOT
+from helpers import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 

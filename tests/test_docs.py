@@ -7,8 +7,10 @@ import doctest
 import re
 
 import pytest
-from conftest import ROOT
 from doc_pages import PAGES, spans_of
+from helpers import ROOT
+
+import xmlpreck
 
 of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 SESSIONS = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
@@ -43,6 +45,12 @@ def test_links_lead_somewhere(page):
             assert not anchor or anchor in anchors_of(place.read_text("utf-8")), (
                 f"{page.name} links to {target}#{anchor}"
             )
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    named = re.findall(r"^::: xmlpreck\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(name for name in xmlpreck.__all__ if name != "__version__")
 
 
 @of_every_page
