@@ -261,11 +261,23 @@ def test_no_probabilities_where_none_were_learned(data):
     assert not hasattr(plain, "predict_proba")
     assert not hasattr(plain, "predict_proba_topk")
     classifier = PrecAtKClassifier().fit(data.rows, data.labels).partial_fit(data.rows, data.labels)
-    with pytest.raises(ValueError, match="no probabilities were learned"):
+    with pytest.raises(ValueError, match="no probabilities are known"):
         classifier.predict_proba(data.rows)
-    for y in ([["a"]], ["a"]):
-        one = PrecAtKClassifier().fit([[1.0]], y)  # no row can be held out
+    for y in ([["a"], ["a"]], ["a", "a"]):
+        one = PrecAtKClassifier().fit([[1.0], [1.0]], y)  # equal rows are held out together, and none is left
         assert one.predict([[1.0]])[0] in ("a", ["a"])
+        with pytest.raises(ValueError, match="no probabilities are known"):
+            one.predict_proba([[1.0]])
+
+
+def test_pruned_model_has_no_probabilities(data, tmp_path):
+    y = np.array(["b", "a", "c"])[classes_of(data.labels)]
+    PrecAtKClassifier().fit(data.rows, y).save(tmp_path / "model")
+    Model.load(tmp_path / "model").prune(0.1).save(tmp_path / "pruned")
+    pruned = PrecAtKClassifier.load(tmp_path / "pruned")
+    assert set(pruned.predict(data.rows)) == {"a", "b", "c"}
+    with pytest.raises(ValueError, match="no probabilities are known"):
+        pruned.predict_proba(data.rows)
 
 
 def test_calibration_leaves_the_weights_alone_and_knows_no_order(data):

@@ -77,6 +77,8 @@ def test_index_of_pandas_stays(data):
     X.index = [f"row {i}" for i in range(90)]
     classifier = PrecAtKClassifier(k=1).fit(X, y)
     assert classifier.predict(X).index.tolist() == classifier.predict_proba(X).index.tolist() == X.index.tolist()
+    unnamed = PrecAtKClassifier(k=1).fit(X.to_numpy().tolist(), y)
+    assert unnamed.predict(X.to_numpy().tolist()).index.tolist() == list(range(90))
     assert classifier.predict(X.reset_index(drop=True)).index.tolist() == list(range(90))
 
 

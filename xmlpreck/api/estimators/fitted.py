@@ -37,11 +37,11 @@ from xmlpreck.api.estimators.targets import (
 from xmlpreck.config import InputError, TrainConfig
 from xmlpreck.data.dataset import Dataset, TopK
 from xmlpreck.model import Model
-from xmlpreck.model.calibration import DEPTH
+from xmlpreck.model.calibration import DEPTH, Calibration
 
 
 def _calibrates(estimator: LabelPredictor) -> bool:
-    """Tell whether `predict_proba` exists; the message is what a user of another estimator sees."""
+    """Tell whether there is a `predict_proba`; scikit-learn gives the error as the reason."""
     if not estimator.calibrate:
         raise AttributeError("predict_proba needs calibrate=True when the estimator is fitted")
     return True
@@ -120,7 +120,7 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
         """
         rows = self._check_rows(X)
         if self._kind == CLASSES:
-            return class_probabilities(self.model_.decision_function(rows), self._known_scale())
+            return self._class_probabilities(rows)
         n_labels = len(self.classes_)
         is_full = self._kind in (DENSE, *FRAMES)
         found = self._probabilities(rows, n_labels if is_full else max(self._check_k(None), DEPTH))
@@ -137,7 +137,7 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
         if self._kind != CLASSES:
             top = self._probabilities(rows, k)
             return self.classes_[top.labels], top.scores
-        chances = class_probabilities(self.model_.decision_function(rows), self._known_scale())
+        chances = self._class_probabilities(rows)
         best = self.model_.predict_topk(rows, k, self.n_threads(), guess_empty=True).labels
         return self.classes_[best], np.take_along_axis(chances, best, axis=1)
 
@@ -177,18 +177,24 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
         model = model.fresh(info=info)
         settings, classes = facts.settings(model), facts.classes(model)
         target = Target(facts.kind, facts.dtype, classes, csr_array((0, len(classes)), dtype=np.float32))
-        self._set_fitted(Trained(model, settings, info.get("tuning"), facts.scale), target)
+        scale = facts.scale if model.calibration is not None else None  # a model pruned since then has other scores
+        self._set_fitted(Trained(model, settings, info.get("tuning"), scale), target)
 
     def _probabilities(self, rows: csr_array, k: int) -> TopK:
-        if self.model_.calibration is None:
-            raise InputError("no probabilities were learned: too few rows to hold some out, or partial_fit came after")
         top = self.model_.predict_topk(rows, k, self.n_threads(), guess_empty=True)
-        return self.model_.calibration.probabilities(top)
+        return self._calibration().probabilities(top)
 
-    def _known_scale(self) -> float:
-        if self._scale is None:
-            raise InputError("no probabilities were learned: fit with calibrate=True, and without partial_fit after it")
-        return self._scale
+    def _class_probabilities(self, rows: csr_array) -> np.ndarray:
+        self._calibration()
+        return class_probabilities(self.model_.decision_function(rows), self._scale or 1.0)
+
+    def _calibration(self) -> Calibration:
+        if self.model_.calibration is None:
+            raise InputError(
+                "no probabilities are known: there were too few rows to hold some out, or the weights have changed "
+                "since, by partial_fit or by pruning"
+            )
+        return self.model_.calibration
 
     def _check_k(self, k: int | None) -> int:
         """Return a number of labels: None is that of the estimator; never more than there are labels."""

@@ -75,11 +75,11 @@ def calibrate_model(model: Model, data: Dataset, settings: RunConfig, kind: str)
     """Return the model with probabilities, and for one class a row the scale of its softmax."""
     started = time.perf_counter()
     parts = score_heldout(model, data, settings)
-    scale = learn_scale(parts) if kind == CLASSES else None
     calibration = learn_calibration(parts, model.n_labels, settings.train.n_threads)
     if calibration is None:
         _log.info("no probabilities: too few rows with labels to hold some out")
-        return model, scale
+        return model, None
+    scale = learn_scale(parts) if kind == CLASSES else None
     n_rows = sum(part.rows.shape[0] for part in parts)
     seconds = time.perf_counter() - started
     _log.info("calibrated on %d held-out rows in %.1f s; calibrate=False spares it", n_rows, seconds)

@@ -91,8 +91,6 @@ def learn_scale(parts: list[Scored]) -> float:
 
     A share of 1 / (n + 2) of each of n rows counts as a row of another class: the scale stays finite.
     """
-    if not parts:
-        return 1.0
     n_labels = parts[0].labels.shape[1]
     n_rows = max(MAX_SCORES // n_labels // len(parts), 10)
     scores = np.concatenate([part.model.decision_function(part.rows[:n_rows]) for part in parts]).astype(np.float64)

@@ -58,20 +58,20 @@ class Target:
 
 def read_target(y: Labels, lists: bool = False) -> Target:
     """Tell the kinds of y apart; `lists`: a list of lists holds labels, even where it looks like an indicator."""
-    if y is None:
+    given: Any = y
+    if given is None:
         raise InputError("training requires y to be passed, but the target y is None")
-    if issparse(y):
-        return _read_sparse(y)
-    library = type(y).__module__.partition(".")[0]
-    is_frame = library in FRAMES and hasattr(y, "columns")
-    if is_frame and len(y.columns) > 1:  # type: ignore[union-attr]
-        return _read_frame(y, library)
-    is_sequence = isinstance(y, list | tuple)
-    if is_sequence and any(map(_is_collection, y)) and (lists or not _looks_like_indicator(y)):  # type: ignore[arg-type]
-        return _read_lists(y, LISTS)  # type: ignore[arg-type]
-    array: np.ndarray = np.asarray(y)
-    if array.dtype == object and array.size == len(array) and any(map(_is_collection, array.ravel())):
-        return _read_lists(list(array.ravel()), OBJECTS if isinstance(y, np.ndarray) else LISTS)
+    if issparse(given):
+        return _read_sparse(given)
+    library = type(given).__module__.partition(".")[0]
+    if library in FRAMES and hasattr(given, "columns") and len(given.columns) > 1:
+        return _read_frame(given, library)
+    is_nested = isinstance(given, list | tuple) and any(map(_is_collection, given))
+    if is_nested and (lists or not _looks_like_indicator(given)):
+        return _read_lists(given, LISTS)
+    array = np.asarray(given)
+    if array.dtype == object and array.ndim and array.size == len(array) and any(map(_is_collection, array.ravel())):
+        return _read_lists(list(array.ravel()), OBJECTS if isinstance(given, np.ndarray) else LISTS)
     if array.ndim == 2 and array.shape[1] > 1:
         return _read_dense(array, DENSE, np.arange(array.shape[1]))
     array = column_or_1d(array, warn=True)
@@ -100,13 +100,17 @@ def _read_sparse(y: csr_array) -> Target:
 def _read_dense(y: np.ndarray, kind: str, classes: np.ndarray) -> Target:
     if y.ndim != 2 or y.dtype.kind not in "biuf":
         raise InputError(f"an indicator y must be a matrix of 0 and 1, but has shape {y.shape} and type {y.dtype}")
-    wrong = y[(y != 0) & (y != 1)]
-    if wrong.size:
-        raise InputError(
-            f"an indicator y must be a matrix of 0 and 1, but holds {wrong[0]:g}: a sparse matrix may hold relevances"
-        )
+    _check_ones(y[y != 0])
     labels = csr_array(y, dtype=np.float32)
     return Target(kind, y.dtype, classes, _ones(labels.indices, labels.indptr, y.shape[1]))
+
+
+def _check_ones(values: np.ndarray) -> None:
+    wrong = values[values != 1]
+    if wrong.size:
+        raise InputError(
+            f"an indicator y must be a matrix of 0 and 1, but holds {wrong[0]:g}: relevances go into a sparse matrix"
+        )
 
 
 def _read_frame(y: Any, library: str) -> Target:
@@ -119,7 +123,8 @@ def _read_frame(y: Any, library: str) -> Target:
         raise InputError("the columns of y have names of several levels: give each label one name")
     if getattr(y, "sparse", None) is not None:  # of pandas, where all columns are sparse
         found = replace(_read_sparse(y.sparse.to_coo()), kind=SPARSE_FRAME, classes=classes)
-        return _read_dense(found.labels.data[None], SPARSE_FRAME, classes) if (found.labels.data != 1).any() else found
+        _check_ones(found.labels.data)
+        return found
     values = np.asarray(y)
     if values.dtype == object:  # pandas has integers that may be missing
         try:
@@ -193,7 +198,8 @@ def as_kind(kind: str, dtype: np.dtype | None, classes: np.ndarray, values: csr_
         frames = import_module(kind.partition("-")[0])
         if kind == "polars":
             return frames.DataFrame(values.toarray(), schema=classes.tolist())
-        named = {"columns": classes.tolist(), "index": getattr(X, "index", None)}
+        index = getattr(X, "index", None) if type(X).__module__.startswith("pandas") else None
+        named = {"columns": classes.tolist(), "index": index}
         if kind == SPARSE_FRAME:
             return frames.DataFrame.sparse.from_spmatrix(values, **named)
         return frames.DataFrame(values.toarray(), **named)
