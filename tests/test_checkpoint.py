@@ -27,7 +27,7 @@ from xmlpreck.train import (
     fit,
     parse_bytes,
     plan,
-    run,
+    room,
     trainer,
 )
 from xmlpreck.train.support import Cut, find_strongest
@@ -39,7 +39,7 @@ MB = 1 << 20
 @pytest.fixture(autouse=True)
 def _small_calls(monkeypatch):
     """Many calls of the kernels, and so many places to stop, in few rows; a checkpoint after the shortest pass."""
-    monkeypatch.setattr(run, "SPARED_SECONDS", -1.0)
+    monkeypatch.setattr("xmlpreck.train.keeper.SPARED_SECONDS", -1.0)
     monkeypatch.setattr(trainer, "ROWS_A_CALL", 16)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # two thirds of the time, and no power fails here
 
@@ -530,7 +530,7 @@ def test_checkpoint_that_cannot_be_written_does_not_end_the_run(tmp_path):
 @pytest.fixture
 def hundred_mb(monkeypatch):
     """A process that always has 100 MB, so that plans are the same everywhere."""
-    for module in (PLAN_MODULE, run):
+    for module in (PLAN_MODULE, room):
         monkeypatch.setattr(module, "resident_bytes", lambda: 100 * MB)
 
 

@@ -35,13 +35,14 @@ from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.kernels.arrays import BLOCK, Proposals, sparse_weights
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
-from xmlpreck.train import Checkpoints, Interrupted, Safety, run
+from xmlpreck.train import Checkpoints, Interrupted, Safety
 from xmlpreck.train import fit as fit_here
 from xmlpreck.train.trainer import pass_settings
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
 
-from xmlpreck.cluster import merging, training  # noqa: E402
+from xmlpreck.cluster import log as log_module  # noqa: E402
+from xmlpreck.cluster import merging, shards, training  # noqa: E402
 from xmlpreck.cluster import shard as shard_module  # noqa: E402
 from xmlpreck.cluster.rows import find_place  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
@@ -254,8 +255,8 @@ class HereShard:
 
     def end(self):
         """As a process ends: nobody reads rows for it any more."""
-        if "batches" in vars(self.shard):
-            self.shard.batches.close()
+        if self.shard.position.number >= 0:
+            self.shard.position.batches.close()
 
 
 def take(answer):
@@ -269,21 +270,21 @@ def fit_shards(folder, data, config, n_shards, is_lost=lambda method: False, **s
 
     hired = []
 
-    def hire(trainer, number):
+    def hire(self, number):
         hired.append(HereShard(is_lost, number, SimpleNamespace(open=lambda: data), config, 1))
         return hired[-1]
 
     session, checkpoints = HereSession(), Checkpoints(folder / "m")
     checkpoints.folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training.ClusterTrainer, "_hire", hire)
-        patch.setattr(training, "result_of", take)
+        patch.setattr(shards.Shards, "_hire", hire)
+        patch.setattr(shards, "result_of", take)
         patch.setattr(ray, "get", lambda answers: [take(answer) for answer in answers])
         patch.setattr(ray, "kill", lambda actor: None)
         patch.setattr(ray, "put", lambda value: value)
         patch.setattr(shard_module, "this_node", lambda: "a")
         patch.setattr(os, "fsync", lambda _: None)  # no power fails here
-        patch.setattr(run, "SPARED_SECONDS", -1.0)
+        patch.setattr("xmlpreck.train.keeper.SPARED_SECONDS", -1.0)
         try:
             scorer = training.fit(session, None, data, config, n_shards, Safety(checkpoints, **safety))
         finally:
@@ -348,7 +349,7 @@ LOSSY = {"batch_rows": 20, "heldout": 0.2, "tau": 0.4, "prune": 0.01, "decay": "
 
 @pytest.fixture
 def lossy(monkeypatch):
-    monkeypatch.setattr(training, "LOG_BYTES", 2000)
+    monkeypatch.setattr(log_module, "LOG_BYTES", 2000)
     data, config = as_dataset(*draw_rows(seed=3, n_labels=200)), configure(**LOSSY)
     return data, config, bits(fit_here(data, config))
 
@@ -358,7 +359,7 @@ def test_a_shard_may_be_lost_at_every_moment(tmp_path, lossy):
     peace = Losses()
     assert bits(fit_shards(tmp_path, data, config, 2, peace)[0]) == expected
     assert Counter(peace.asked)["write"] > 2 * 2 * 2  # more than at the end of each pass, by two shards
-    calls = {name for name in vars(LabelShard) if not name.startswith("_")} - {"source", "restore", "replay"}
+    calls = {name for name in vars(LabelShard) if not name.startswith("_")} - {"source", "opened", "restore", "replay"}
     assert set(peace.asked) == calls
     for moment in range(0, len(peace.asked), 3):  # before a call and after it, by turns
         (folder := tmp_path / str(moment)).mkdir()
@@ -374,9 +375,9 @@ def test_shards_are_lost_again_and_again(tmp_path_factory, moments, n_shards):
     data, config = as_dataset(*draw_rows(seed=3, n_labels=200)), configure(**LOSSY)
     losses = Losses(*moments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "LOG_BYTES", 2000)
-        patch.setattr(training, "MOST_TRIES", 6)
-        patch.setattr(training, "REPLAYED", 2)
+        patch.setattr(log_module, "LOG_BYTES", 2000)
+        patch.setattr(shards, "MAX_TRIES", 6)
+        patch.setattr(log_module, "REPLAYED", 2)
         scorer, told = fit_shards(tmp_path_factory.mktemp("run"), data, config, n_shards, losses)
     assert bits(scorer) == bits(fit_here(data, config))
     assert sum("is lost" in text for text in told) == sum(moment < len(losses.asked) for moment in moments)
@@ -385,8 +386,8 @@ def test_shards_are_lost_again_and_again(tmp_path_factory, moments, n_shards):
 def test_all_shards_are_lost_at_once(tmp_path, lossy):
     """A node goes that had more of them than one shard may be lost times."""
     data, config, expected = lossy
-    data = as_dataset(*draw_rows(seed=3, n_labels=64 * (training.MOST_TRIES + 2)))
-    n_shards = training.MOST_TRIES + 2
+    data = as_dataset(*draw_rows(seed=3, n_labels=64 * (shards.MAX_TRIES + 2)))
+    n_shards = shards.MAX_TRIES + 2
     peace = Losses()
     expected = bits(fit_shards(tmp_path, data, config, n_shards, peace)[0])
     first = [i for i, method in enumerate(peace.asked) if method == "propose"][:: 2 * training.PARTS_A_BATCH]
@@ -425,7 +426,7 @@ def test_a_shard_that_is_always_lost_is_given_up(tmp_path, lossy):
         calls[method] += 1
         return method == "propose" and calls[method] > 20
 
-    with pytest.raises(InputError, match=r"label shard \d was lost 4 times at the same place"):
+    with pytest.raises(InputError, match=r"label shard \d was lost 4 times at the same batch"):
         fit_shards(tmp_path, data, config, 2, is_lost)
 
 
@@ -643,30 +644,35 @@ class Killer:
     def __init__(self, monkeypatch):
         self.pids = {}
         self.todo = []  # (method, shards): each is hit once, in this order
-        for name in ("_ask_all", "_train_batch", "_answers"):
-            monkeypatch.setattr(training.ClusterTrainer, name, self.wrap(name))
+        for owner, name in (
+            (shards.Shards, "ask_all"),
+            (training.ClusterTrainer, "_train_batch"),
+            (shards.Shards, "answers"),
+        ):
+            monkeypatch.setattr(owner, name, self.wrap(owner, name))
 
-    def wrap(self, name):
-        wrapped = getattr(training.ClusterTrainer, name)
+    def wrap(self, owner, name):
+        wrapped = getattr(owner, name)
 
         def look(trainer, *args, **kwargs):
-            if name == "_answers":
-                self.strike(trainer, signal.SIGKILL)
+            actors = (trainer if owner is shards.Shards else trainer.shards).actors
+            if name == "answers":
+                self.strike(actors, signal.SIGKILL)
             else:
                 self.method = "propose" if name == "_train_batch" else args[0]
-                unknown = [actor for actor in trainer.actors if actor not in self.pids]
+                unknown = [actor for actor in actors if actor not in self.pids]
                 with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
                     found = ray.get([process_of(actor) for actor in unknown], timeout=SECONDS)
                     self.pids.update(zip(unknown, found, strict=True))
-                self.strike(trainer, signal.SIGSTOP)  # it hears the call, but has no time to answer
+                self.strike(actors, signal.SIGSTOP)  # it hears the call, but has no time to answer
             return wrapped(trainer, *args, **kwargs)
 
         return look
 
-    def strike(self, trainer, how):
+    def strike(self, actors, how):
         if self.todo and self.todo[0][0] == self.method:
             for shard in self.todo[0][1]:
-                os.kill(self.pids[trainer.actors[shard]], how)
+                os.kill(self.pids[actors[shard]], how)
             if how == signal.SIGKILL:
                 self.todo.pop(0)
 
@@ -675,7 +681,7 @@ def test_killed_shards_do_not_show(fit, session, expected, monkeypatch):
     """One before the first batch, both in the midst, one as it writes a checkpoint, one as it writes its weights."""
     killer = Killer(monkeypatch)
     killer.todo = [("begin_pass", [0]), ("propose", [0, 1]), ("write", [1]), ("finish", [0])]
-    monkeypatch.setattr(training, "LOG_BYTES", 20_000)
+    monkeypatch.setattr(log_module, "LOG_BYTES", 20_000)
     assert bits(fit("parquet", 2)) == bits(expected)
     assert killer.todo == []
     assert sum("is lost" in text for text in session.told) == 5
@@ -699,17 +705,17 @@ def test_a_node_that_goes_does_not_show(ray_cluster, fit, session, expected):
 
 def test_shards_that_are_always_killed_are_given_up(fit, monkeypatch):
     Killer(monkeypatch).todo = [("propose", [1])]
-    rebuild = training.ClusterTrainer._rebuild
+    rebuild = shards.Shards._rebuild
 
-    def spoil(trainer, shards):
-        for shard in shards:
+    def spoil(self, numbers):
+        for shard in numbers:
             with suppress(ray.exceptions.ActorDiedError):  # it may be gone by itself
-                os.kill(ray.get(process_of(trainer.actors[shard]), timeout=SECONDS), signal.SIGKILL)
-        return rebuild(trainer, shards)
+                os.kill(ray.get(process_of(self.actors[shard]), timeout=SECONDS), signal.SIGKILL)
+        return rebuild(self, numbers)
 
-    monkeypatch.setattr(training.ClusterTrainer, "_rebuild", spoil)
-    monkeypatch.setattr(training, "MOST_TRIES", 1)
-    with pytest.raises(InputError, match=r"^label shard 1 was lost 1 times at the same place \([^\n]*\)$"):
+    monkeypatch.setattr(shards.Shards, "_rebuild", spoil)
+    monkeypatch.setattr(shards, "MAX_TRIES", 1)
+    with pytest.raises(InputError, match=r"^label shard 1 was lost 1 times at the same batch \([^\n]*\)$"):
         fit("parquet", 2)
 
 

@@ -33,7 +33,7 @@ from xmlpreck.data import catalog, corpus, validate  # noqa: F401
 from xmlpreck.data.formats import write_repository_text
 from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.evaluation import report  # noqa: F401
-from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, run, tuning
+from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, tuning
 
 SECONDS = 60  # after which a command counts as hung
 NOBODY = 65534
@@ -616,7 +616,7 @@ def test_clock_that_jumps(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(time, "time", lambda: clock() + 86400 * (-1) ** next(days) * 30)
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda *_: saved.append(1))
-    monkeypatch.setattr(run, "SPARED_SECONDS", -1.0)
+    monkeypatch.setattr("xmlpreck.train.keeper.SPARED_SECONDS", -1.0)
     jumping = fit(rows, config, safety=Safety(Checkpoints(tmp_path / "m")))
     monkeypatch.undo()
     assert len(saved) == 3

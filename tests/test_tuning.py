@@ -31,7 +31,6 @@ from xmlpreck.train import (
     fit,
     fit_tuned,
     plan,
-    run,
     tune,
     tuning,
 )
@@ -562,7 +561,7 @@ def test_a_stopped_run_resumes_with_what_it_chose(trained, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", save_and_stop)
-        patch.setattr(run, "SPARED_SECONDS", -1.0)
+        patch.setattr("xmlpreck.train.keeper.SPARED_SECONDS", -1.0)
         trained("parts", *flags, code=128 + signal.SIGINT)
     assert Checkpoints(Path("parts")).numbers() == [2, 1]
     assert len(n_tuned) == 1

@@ -96,6 +96,15 @@ def _multiply_out(thread, n_threads, learner, scale, elapsed):
 
 
 @kernel
+def step_clock(clock, averaging):
+    """Count a batch, and if averaging its scale for the mean of the weights."""
+    if averaging:
+        clock[ELAPSED] += clock[SCALE]
+        clock[AVERAGED] += 1
+    clock[STEPS] += 1
+
+
+@kernel
 def score_for_choice(row, rows, relevant, weights, scale, settings, noise, work):
     """Score a row as the rule sees it: with the true weights, perturbed if the settings say so."""
     n_labels = weights.dense_rows.shape[1]
@@ -169,9 +178,6 @@ def train_rows(thread, n_threads, rows, order, learner, settings, noise, work, b
             clock[SCALE] = 1
             if not wait_for_all(batch.arrived, n_threads):
                 return
-        if settings.averaging:
-            clock[ELAPSED] += clock[SCALE]
-            clock[AVERAGED] += 1
-        clock[STEPS] += 1
+        step_clock(clock, settings.averaging)
     if wait_for_all(batch.arrived, n_threads) and thread == 0:
         learner.clock[:] = clock

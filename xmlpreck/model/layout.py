@@ -18,7 +18,7 @@ DENSE_SHARE = 16
 DENSE_SHARE_PREDICTING = 8
 
 NO_MASK = np.zeros((0, 0), np.uint8)
-ANY_SIZE = 5e-324  # the smallest number above 0: of this size or more is all that is not 0
+ANY_SIZE = 5e-324  # the smallest number above 0: the size of any weight but 0
 
 
 def prepare_rows(rows: Any, config: RowsConfig) -> csr_array:
@@ -69,6 +69,9 @@ def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
         np.zeros(0, np.int32) if labels is None else labels.indices.astype(np.int32, copy=False),
         relevance if (relevance != 1).any() else np.zeros(0, np.float32),
     )
+
+
+NO_ROWS = kernel_rows(csr_array((0, 0), dtype=np.float32))
 
 
 def find_empty(rows: Rows, has_bias: bool) -> np.ndarray:

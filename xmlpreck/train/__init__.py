@@ -3,13 +3,8 @@
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import PassFacts, PreparedRows
 from xmlpreck.train.plan import OverBudget, Plan, format_bytes, parse_bytes
-from xmlpreck.train.run import (
-    CHECKPOINT_MINUTES,
-    Interrupted,
-    Safety,
-    fit,
-    load_kernels,
-)
+from xmlpreck.train.run import fit, load_kernels
+from xmlpreck.train.safety import CHECKPOINT_MINUTES, Interrupted, Safety
 from xmlpreck.train.trainer import Trainer, TrainingError
 from xmlpreck.train.tuned import fit_tuned, plan, settle
 from xmlpreck.train.tuning import tune

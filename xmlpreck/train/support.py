@@ -15,7 +15,7 @@ NO_STRENGTHS = np.zeros(0, np.float32)
 
 
 class Cut(NamedTuple):
-    """What a limit on the number of weights has taken from the support."""
+    """What a limit on the number of weights has removed from the support."""
 
     most_weights: int  # the limit
     most_features: int  # that a label may use, then
@@ -36,7 +36,7 @@ def find_support(
     n_labels: int,
     n_threads: int,
     dtype: Any = np.float32,
-    most_weights: int = sys.maxsize,
+    max_weights: int = sys.maxsize,
 ) -> Weights:
     """Zero weights wherever a label may use a feature, gathered from rows that come block by block."""
     support = no_weights(n_features, n_labels, dtype)
@@ -44,16 +44,16 @@ def find_support(
     for rows in blocks:
         found, _ = support_of_block(rows, n_features, n_labels, n_threads)
         n_rows += len(rows.offsets) - 1
-        if len(support.labels) + len(found.labels) > most_weights:  # before the union is made
+        if len(support.labels) + len(found.labels) > max_weights:  # before the union is made
             raise TooManyWeights(n_rows, max(len(support.labels), len(found.labels)))
-        support = union_of(support, found, with_places=False)[0] if len(support.labels) else found
+        support = union_of(support, found, with_positions=False)[0] if len(support.labels) else found
     return support._replace(values=np.zeros(len(support.labels), dtype))
 
 
 def find_strongest(
-    blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, most_weights: int, dtype: Any = np.float32
+    blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, max_weights: int, dtype: Any = np.float32
 ) -> tuple[Weights, Cut | None]:
-    """The same, of at most about `most_weights` weights: for each label its strongest features.
+    """The same, of at most about `max_weights` weights: for each label its strongest features.
 
     A feature is as strong for a label as the sum of its sizes in the label's rows. All labels have the same limit. With
     many blocks the support is cut as it grows, so a feature that gathers its strength late may be lost.
@@ -61,32 +61,30 @@ def find_strongest(
     support, strengths, cut = no_weights(n_features, n_labels, dtype), NO_STRENGTHS, None
     for rows in blocks:
         found, found_strengths = support_of_block(rows, n_features, n_labels, n_threads, weighing=True)
-        both, places = union_of(support, found)
+        both, positions = union_of(support, found)
         summed = np.zeros(len(both.labels), np.float32)
-        summed[places] += strengths
+        summed[positions] += strengths
         summed[union_of(found, support)[1]] += found_strengths
-        support, strengths, now = keep_strongest(both, summed, most_weights)
+        support, strengths, now = keep_strongest(both, summed, max_weights)
         cut = now or cut
     return support._replace(values=np.zeros(len(support.labels), dtype)), cut
 
 
-def keep_strongest(
-    support: Weights, strengths: np.ndarray, most_weights: int
-) -> tuple[Weights, np.ndarray, Cut | None]:
-    """At most `most_weights` entries (but one for each label), by one limit on the features of a label."""
+def keep_strongest(support: Weights, strengths: np.ndarray, max_weights: int) -> tuple[Weights, np.ndarray, Cut | None]:
+    """At most `max_weights` entries (but one for each label), by one limit on the features of a label."""
     n_labels = support.dense_rows.shape[1]
     n_features_of = np.bincount(support.labels, minlength=n_labels)
-    if len(support.labels) <= most_weights:
+    if len(support.labels) <= max_weights:
         return support, strengths, None
     # With a limit of c features the weights are sum(min(n_features_of, c)), which rises with c.
     low, high = 1, int(n_features_of.max())
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if np.minimum(n_features_of, middle).sum() <= most_weights else (low, middle - 1)
+        low, high = (middle, high) if np.minimum(n_features_of, middle).sum() <= max_weights else (low, middle - 1)
     kept = np.zeros(len(support.labels), bool)
     mark_strongest(support.offsets, support.labels, strengths, n_labels, low, kept)
     offsets = np.concatenate([[0], np.cumsum(kept)])[support.offsets]
-    cut = Cut(most_weights, low, int(np.count_nonzero(n_features_of > low)))
+    cut = Cut(max_weights, low, int(np.count_nonzero(n_features_of > low)))
     return support._replace(offsets=offsets, labels=support.labels[kept]), strengths[kept], cut
 
 
@@ -101,10 +99,10 @@ def support_of_block(
     offsets = np.zeros(n_features + 1, np.int64)
     labels, strengths = np.zeros(0, np.int32), NO_STRENGTHS
 
-    def scan(me: int) -> None:
+    def scan(thread: int) -> None:
         seen = np.full(n_labels, -1, np.int32)
         columns = (feature_offsets, feature_rows, by_feature.data)
-        support_of(me, n_threads, *columns, rows, seen, offsets, labels, strengths)
+        support_of(thread, n_threads, *columns, rows, seen, offsets, labels, strengths)
 
     run_team(n_threads, scan)
     np.cumsum(offsets, out=offsets)
@@ -124,13 +122,13 @@ def support_of_hardest(rows: Rows, hardest: np.ndarray, dense_of: np.ndarray, de
     return sparse_weights(offsets, labels.astype(np.int32), np.zeros(0, np.float32), dense_mask.shape[1] * 8)
 
 
-def union_of(first: Weights, second: Weights, with_places: bool = True) -> tuple[Weights, np.ndarray]:
-    """The union of two supports, without values, and where the entries of the first stand in it."""
+def union_of(first: Weights, second: Weights, with_positions: bool = True) -> tuple[Weights, np.ndarray]:
+    """The union of two supports, without values, and the positions of the entries of the first in it."""
     offsets = np.zeros(len(first.offsets), np.int64)
-    labels, places = np.zeros(0, np.int32), np.zeros(len(first.labels) if with_places else 0, np.int64)
+    labels, positions = np.zeros(0, np.int32), np.zeros(len(first.labels) if with_positions else 0, np.int64)
     patterns = (first.offsets, first.labels, second.offsets, second.labels)
-    merge_rows(*patterns, offsets, labels, places)
+    merge_rows(*patterns, offsets, labels, positions)
     np.cumsum(offsets, out=offsets)
     labels = np.zeros(offsets[-1], np.int32)
-    merge_rows(*patterns, offsets, labels, places)
-    return first._replace(offsets=offsets, labels=labels, values=np.zeros(0, first.values.dtype)), places
+    merge_rows(*patterns, offsets, labels, positions)
+    return first._replace(offsets=offsets, labels=labels, values=np.zeros(0, first.values.dtype)), positions

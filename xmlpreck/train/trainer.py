@@ -1,4 +1,4 @@
-"""Weights in the making: passes that change them, and the state between any two calls of the kernels."""
+"""Mutable training state: runs passes over the rows, and can be saved between any two calls of the kernels."""
 
 import time
 from collections.abc import Callable
@@ -38,18 +38,20 @@ TAIL_POWER = 0.5
 
 NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
-# Room for the hardest irrelevant labels is made before this pass, and the one before it tells which they are: by the
-# scores that rows start with, they are others, and nothing is gained (docs/tuning.md).
+# The support is widened before this pass, by the hardest irrelevant labels of the pass before it: those of the first
+# pass, by the scores that rows start with, gain nothing (docs/tuning.md).
 WIDENED_PASS = 3
 
-# Rows between two looks of Python: the progress bar moves, Ctrl-C is heard.
+# Rows between two returns to Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
 
-# Weights of a checkpoint that are looked at together.
+# Weights of a checkpoint that are checked together.
 LOOKED_AT = 1 << 22
 
-# Rows that tell how long a pass will take.
+# Rows whose time is measured to estimate that of a pass.
 TIMED_ROWS = 1024
+
+NO_LABELS = np.zeros(0, np.int32)
 
 
 class TrainingError(InputError):
@@ -57,18 +59,18 @@ class TrainingError(InputError):
 
 
 class Trainer:
-    """Weights in the making: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
+    """Mutable training state: `grow` makes room for the support of rows, `run_pass` trains on rows once."""
 
     def __init__(
         self, start: Weights, config: TrainConfig, n_passes: int = 0, is_dense: np.ndarray | None = None
     ) -> None:
-        """Begin with sparse rows (a support of zeros for a new model) that have seen `n_passes` passes."""
+        """Start from sparse rows (a support of zeros for a new model) after `n_passes` passes."""
         self.config = config
         self.n_passes = n_passes
         self.label_weights = np.zeros(0, start.values.dtype)  # all labels count the same
-        self.n_frozen = 0  # labels, the first so many, that do not learn
+        self.n_frozen = 0  # labels with an id below this are frozen
         self.cursor = Cursor(n_passes)
-        self.since = 0.0  # when the pass went on last
+        self.since = 0.0  # when the clock of the pass was started last
         self.n_labels = int(start.dense_rows.shape[1])
         self.noise = noise_table(config.seed, config.tau, start.values.dtype)
         self.learner = new_learner(start, is_dense)
@@ -87,9 +89,9 @@ class Trainer:
             self.learner = new_learner(wanted)._replace(clock=old.clock)
             return
         sums = all_sparse(old.weights._replace(dense_rows=old.dense_sums, values=old.sums), old.dense_mask)
-        grown, places = union_of(known, wanted)
+        grown, positions = union_of(known, wanted)
         values = np.zeros((2, len(grown.labels)), old.sums.dtype)
-        values[:, places] = known.values, sums.values
+        values[:, positions] = known.values, sums.values
         grown_sums = lay_out(grown._replace(values=values[1]), narrow=False)
         self.learner = new_learner(grown._replace(values=values[0]))._replace(
             dense_sums=grown_sums.dense_rows, sums=grown_sums.values, clock=old.clock, norms=old.norms
@@ -105,8 +107,10 @@ class Trainer:
             self._widen(rows)
 
     def _widen(self, rows: PreparedRows) -> None:
-        """Let the hardest label of each row use the row's features: what speaks against a label may stand in rows that
-        it does not have. New weights start at 0; which features have dense rows stays."""
+        """Let the hardest label of each row use the row's features: evidence against a label may be in rows of others.
+
+        New weights start at 0; which features have dense rows does not change.
+        """
         self.is_wide = True
         learner = self.learner
         weights = learner.weights
@@ -114,12 +118,12 @@ class Trainer:
         for start, block in rows.blocks(range(rows.n_blocks)):
             hardest = self.hardest[start : start + len(block.offsets) - 1]
             found = support_of_hardest(block, hardest, weights.dense_of, learner.dense_mask)
-            wanted, _ = union_of(wanted, found, with_places=False)
-        grown, places = union_of(weights, wanted)
+            wanted, _ = union_of(wanted, found, with_positions=False)
+        grown, positions = union_of(weights, wanted)
 
         def moved(old: np.ndarray) -> np.ndarray:
             new = np.zeros(len(grown.labels), old.dtype)
-            new[places] = old
+            new[positions] = old
             return new
 
         wide = grown._replace(values=moved(weights.values))
@@ -130,11 +134,11 @@ class Trainer:
         )
 
     def hardest_of(self, start: int, n_rows: int) -> np.ndarray:
-        """Where these rows remember their hardest label, if they are to: not once there is room for it."""
+        """The part of `hardest` for these rows; empty if it is not recorded, or once there is room for these labels."""
         return self.hardest[:0] if self.is_wide else self.hardest[start : start + n_rows]
 
     def favour_tail(self, label_counts: np.ndarray, n_rows: int) -> None:
-        """Where that is wanted, let labels count by their tail_weights in every pair."""
+        """With favour = tail, let labels count by their tail_weights in every pair."""
         if self.config.favour != "tail":
             return
         self.label_weights = tail_weights(label_counts, n_rows).astype(self.label_weights.dtype)
@@ -142,7 +146,7 @@ class Trainer:
     def start_at_centroids(self, rows: PreparedRows, relevance_sums: np.ndarray) -> None:
         """w_l = centroid * sum of r x / (sum of r + 1) over the label's rows x, of relevance r (1 unless data say so).
 
-        `relevance_sums` are the sums of r. A rare label thus need not wait for its turn.
+        `relevance_sums` are the sums of r. A rare label thus does not have to wait for its rows.
         A perceptron starts at 0: its steps are of length 1, whatever the length of the rows.
         """
         if not self.config.centroid or not self.config.algo.startswith("sgd"):
@@ -151,8 +155,8 @@ class Trainer:
         n_threads = self.config.n_threads
         for _, block in rows.blocks(range(rows.n_blocks)):
 
-            def work(me: int, block: Rows = block) -> None:
-                training.add_centroids(me, n_threads, block, self.learner, shares)
+            def work(thread: int, block: Rows = block) -> None:
+                training.add_centroids(thread, n_threads, block, self.learner, shares)
 
             run_team(n_threads, work)
 
@@ -174,36 +178,37 @@ class Trainer:
         with progress_bar(rows.n_rows, f"pass {cursor.number}", progress) as bar:
             bar.update(min(cursor.rows_seen, rows.n_rows))
             for start, block, order in shuffled_blocks(rows, self.config.seed, cursor):
-                # A row's noise depends on its place among all rows, not on the block that it came in.
+                # A row's noise depends on its index among all rows, not on the block that it came in.
                 here = settings._replace(noise_key=settings.noise_key + np.uint64(start))
-                self._train_block(block, order, here, self.hardest_of(start, len(order)), bar.update, pause)
+                self.train_block(block, order, here, self.hardest_of(start, len(order)), bar.update, pause)
                 cursor.n_blocks, cursor.n_rows = cursor.n_blocks + 1, 0
         self.check_finite()
         self.n_passes = cursor.number
         return cursor.facts(rows.n_rows)
 
-    def _train_block(
+    def train_block(
         self,
         rows: Rows,
         order: np.ndarray,
         settings: Settings,
-        hardest: np.ndarray,
-        done: Callable[[int], Any],
-        pause: Callable[[], None],
+        hardest: np.ndarray = NO_LABELS,
+        done: Callable[[int], Any] = lambda n_rows: None,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
+        """Train on rows[order], from where the cursor is; `done` is called with the number of rows of each step."""
         n_threads, batch_rows, cursor = self.config.n_threads, self.config.batch_rows, self.cursor
         n_labels_of = np.diff(rows.label_offsets)
-        most_labels = int(n_labels_of.max(initial=0))
+        max_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
-        works = [new_work(self.n_labels, settings.k, most_labels, dtype) for _ in range(n_threads)]
+        works = [new_work(self.n_labels, settings.k, max_labels, dtype) for _ in range(n_threads)]
         rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
         for start in range(cursor.n_rows, len(order), rows_a_call):
             part = order[start : start + rows_a_call]
-            batch = new_batch(len(part), batch_rows, settings.k + most_labels, dtype)
+            batch = new_batch(len(part), batch_rows, settings.k + max_labels, dtype)
 
-            def work(me: int, part: np.ndarray = part, batch: Batch = batch) -> None:
+            def work(thread: int, part: np.ndarray = part, batch: Batch = batch) -> None:
                 training.train_rows(
-                    me, n_threads, rows, part, self.learner, settings, self.noise, works[me], batch, hardest
+                    thread, n_threads, rows, part, self.learner, settings, self.noise, works[thread], batch, hardest
                 )
 
             def stop(batch: Batch = batch) -> None:
@@ -216,25 +221,10 @@ class Trainer:
             cursor.seconds += time.perf_counter() - self.since
             done(len(part))
             pause()
-            self.since = time.perf_counter()  # what a pause takes is not the pass's
-
-    def time_rows(self, rows: PreparedRows) -> float:
-        """Seconds that a pass will take, by the time of some rows; a new model is as it was before."""
-        _, block = next(rows.blocks([0]))
-        some = np.arange(min(len(block.offsets) - 1, TIMED_ROWS))
-        self.cursor = Cursor(self.n_passes + 1)
-        self.since = time.perf_counter()
-        self._train_block(block, some, self.pass_settings(), self.hardest, lambda _: None, lambda: None)
-        seconds = self.cursor.seconds * rows.n_rows / max(len(some), 1)
-        for array in self.state().values():
-            array[...] = 0
-        self.learner.clock[:] = NEW_CLOCK
-        self._cut_dense_rows()
-        self.cursor = Cursor(self.n_passes)
-        return seconds
+            self.since = time.perf_counter()  # without the time of the pause
 
     def state(self) -> dict[str, np.ndarray]:
-        """What training changes; with the cursor and n_passes `restore` goes on from there with the same bits."""
+        """The arrays that training changes; with cursor and n_passes, `restore` goes on from them to the same bits."""
         learner = self.learner
         arrays = {
             "dense_rows": learner.weights.dense_rows,
@@ -246,11 +236,18 @@ class Trainer:
         }
         return arrays | ({"hardest": self.hardest} if len(self.hardest) else {})
 
+    @property
+    def needs_checkpoint(self) -> bool:
+        return False
+
     def write_arrays(self, folder: Path) -> dict[str, str]:
         return write_arrays(folder, self.state())
 
+    def saved_in(self, folder: Path) -> None:
+        """Called when a checkpoint is complete."""
+
     def restore(self, cursor: Cursor, arrays: dict[str, np.ndarray], rows: PreparedRows) -> None:
-        """Go on from the `state` of a trainer of the same rows and settings, whose cursor stood there."""
+        """Go on from the `state` of a trainer of the same rows and settings, which had come to this cursor."""
         self.cursor = cursor
         if "hardest" in arrays:
             self.hardest = np.full(rows.n_rows, -1, np.int32)
@@ -269,7 +266,7 @@ class Trainer:
         mine[...] = saved
 
     def _cut_dense_rows(self) -> None:
-        """What rows are scored with, anew from the weights."""
+        """Make the weights that rows are scored with from the trained ones."""
         weights, scored = self.learner.weights, self.learner.scored
         if scored is not weights:
             scored.dense_rows[...] = bfloat.cut(weights.dense_rows)
@@ -292,7 +289,7 @@ class Trainer:
         return rounded(mean)
 
     def finish(self) -> Weights:
-        """What `weights` returns, made in place: this trainer is done, and its averages are given back."""
+        """Return what `weights` does, made in place: the averages are freed, and the trainer is of no further use."""
         learner = self.learner
         _, scale, elapsed, n_averaged = (float(value) for value in learner.clock)
         weights = learner.weights
@@ -317,8 +314,18 @@ class Trainer:
             )
 
 
+def time_pass(support: Weights, rows: PreparedRows, config: TrainConfig) -> float:
+    """Estimate the seconds of a pass by the time of its first rows, on a trainer that is thrown away."""
+    trainer = Trainer(support, config)
+    _, block = next(rows.blocks([0]))
+    some = np.arange(min(len(block.offsets) - 1, TIMED_ROWS))
+    trainer.cursor = Cursor(1)
+    trainer.train_block(block, some, trainer.pass_settings())
+    return trainer.cursor.seconds * rows.n_rows / max(len(some), 1)
+
+
 def _are_legal(name: str, saved: np.ndarray, n_labels: int) -> bool:
-    """Whether an array of a checkpoint has only values that the kernels can take: labels are places in memory."""
+    """Whether an array of a checkpoint has only values that the kernels can take: labels are indices into memory."""
     if name == "hardest":
         return not len(saved) or bool(saved.min() >= -1 and saved.max() < n_labels)
     parts = range(0, len(saved), LOOKED_AT)
@@ -336,12 +343,12 @@ def tail_weights(label_counts: np.ndarray, n_rows: int) -> np.ndarray:
 
 
 def pass_share(decay: str, number: int, n_passes: int) -> float:
-    """What a step of pass `number` has of eta; passes beyond the last are like it."""
+    """The factor of eta in pass `number`; passes beyond the last are like it."""
     return (n_passes + 1 - min(number, n_passes)) / n_passes if decay == "linear" else 1.0
 
 
 def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights: np.ndarray) -> Settings:
-    """What the kernels are told for pass `number` of a model with so many labels."""
+    """The settings of the kernels for pass `number` of a model with n_labels labels."""
     is_sgd = config.algo.startswith("sgd")
     k = min(config.k, n_labels)  # no row has more, and buffers are as large
     return Settings(

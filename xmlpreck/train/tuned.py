@@ -7,11 +7,13 @@ from typing import Any
 from xmlpreck.config import RunConfig
 from xmlpreck.data.rows import RowSource, checked, split_heldout
 from xmlpreck.model import Model
+from xmlpreck.train.keeper import identity_of
 from xmlpreck.train.passes import PassFacts
 from xmlpreck.train.plan import Plan
 from xmlpreck.train.record import Record
-from xmlpreck.train.run import Room, Safety, fit, identity_of, make_room, within
-from xmlpreck.train.trainer import Trainer
+from xmlpreck.train.room import Room, make_room
+from xmlpreck.train.run import fit, timed
+from xmlpreck.train.safety import Safety
 from xmlpreck.train.tuning import Tuning, open_record, open_tuning, tune
 
 OnTuned = Callable[[RunConfig, dict[str, Any] | None], None]  # told the settings, and the evidence if it is new
@@ -104,11 +106,3 @@ def prepare(source: RowSource, config: RunConfig, safety: Safety, record: Record
     peak_bytes = tuning.fit_samples(safety, record, room.plan.limit_bytes)
     room.plan = room.plan.with_tuning(tuning.outline(), peak_bytes)
     return room, tuning
-
-
-def timed(room: Room, config: RunConfig) -> Plan:
-    """The plan, with the seconds that a pass will take."""
-    if room.support is None:
-        return room.plan
-    trainer = Trainer(room.support, within(config.train, room.plan.cut))
-    return replace(room.plan, pass_seconds=trainer.time_rows(room.rows))

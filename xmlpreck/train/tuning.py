@@ -21,10 +21,11 @@ from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels.arrays import Weights
 from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import Model
+from xmlpreck.train.keeper import identity_of
 from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.plan import default_limit, plan_run
 from xmlpreck.train.record import Record
-from xmlpreck.train.run import Safety, identity_of
+from xmlpreck.train.safety import Safety
 from xmlpreck.train.support import find_support
 from xmlpreck.train.trainer import WIDENED_PASS, Trainer, TrainingError, pass_share
 
