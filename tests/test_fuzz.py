@@ -15,7 +15,6 @@ from xmlpreck.model import seal
 from xmlpreck.train import trainer
 
 N_CASES = 40
-TRAINER = ("ROWS_A_CALL", "EXACT_ROWS", "LISTED_ROWS")
 
 
 def run_fuzz(*words):
@@ -48,7 +47,7 @@ def test_a_wrong_reader_is_noticed(tmp_path, wrong):
 
 @pytest.mark.parametrize("name", ["shards.parquet", "model.plain", "checkpoint.plain"])
 def test_a_changed_byte_under_an_old_checksum_must_be_refused(tmp_path, monkeypatch, name):
-    for module, constant in ((seal, "HASHED_BYTES"), *((trainer, word) for word in TRAINER)):
+    for module, constant in ((seal, "HASHED_BYTES"), (trainer, "ROWS_A_CALL")):
         monkeypatch.setattr(module, constant, getattr(module, constant))  # which the target sets for its process
     folder = tmp_path / "case"
     folder.mkdir()
