@@ -1,16 +1,16 @@
 """Shared by all tests: the checkout is what is tested, where the real data is, and a Ray cluster."""
 
 import faulthandler
-import json
 import os
 import signal
 import sys
 import threading
-from hashlib import sha256
+from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from helpers import ROOT
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # The checkout is tested, here and in the processes that tests start, whatever copy is installed.
 sys.path.insert(0, str(ROOT))
@@ -108,13 +108,3 @@ def pytest_unconfigure(config):
     """All is said: what still waits, in a thread or in Ray, does not keep the process."""
     if "ray" in sys.modules:
         faulthandler.dump_traceback_later(SHUTDOWN_SECONDS, exit=True, file=os.dup(2))
-
-
-def reseal(folder):
-    """Make the sha256 of a changed model true again, as a stranger can."""
-    path = folder / "model.json"
-    about = json.loads(path.read_text())
-    files = [file for file in sorted(folder.iterdir()) if file.name not in ("model.json", "checked.json")]
-    about["sha256"] = {file.name: sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
-    about["sha256"]["model.json"] = sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps(about))

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 
 import xmlpreck
 from xmlpreck.cli import COMMANDS, main

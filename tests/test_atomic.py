@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 
 from xmlpreck.config import InputError
 from xmlpreck.files import atomic

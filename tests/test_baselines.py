@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import reference
-from conftest import ROOT
+from helpers import ROOT, SIX_X, SIX_Y, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -17,7 +17,6 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
-from test_surrogates import SIX_X, SIX_Y, draws
 
 from xmlpreck.bipartite import PrecAtKRanker, baselines, surrogates
 from xmlpreck.bipartite.baselines import ClassifierRanker, CuttingPlaneRanker, StructRanker, linear_baselines

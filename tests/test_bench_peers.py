@@ -5,7 +5,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import bench_peers

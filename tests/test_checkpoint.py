@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from test_train import as_dataset, draw_rows
+from helpers import as_dataset, draw_rows, interrupt, model_bits, stop_after, timeless
 
 import xmlpreck
 from xmlpreck.cli import main
@@ -53,28 +53,6 @@ def dataset(seed=3, **sizes):
     return as_dataset(*draw_rows(seed, **sizes))
 
 
-def bits(scorer):
-    return [array.tobytes() for array in scorer.weights]
-
-
-def timeless(history):
-    return [
-        {name: value for name, value in facts.items() if name not in ("seconds", "rows_per_second")}
-        for facts in history
-    ]
-
-
-def stop_after(n_pauses):
-    """A `Safety.stop` that says yes at the n-th pause."""
-    asked = []
-    return lambda: asked.append(1) or len(asked) >= n_pauses
-
-
-def interrupt(data, config, checkpoints, n_pauses=1, **safety):
-    with pytest.raises(Interrupted):
-        fit(data, config, safety=Safety(checkpoints, resume=True, stop=stop_after(n_pauses), **safety))
-
-
 # --- the same bits ---------------------------------------------------------------------------------------------
 
 
@@ -105,7 +83,7 @@ def test_stopped_at_every_pause(tmp_path, monkeypatch, algo, train):
         except Interrupted:
             n_stops += 1
     assert n_stops == 3 * (4 if "heldout" in train else 5)  # 40 + 16 rows, or 40 + 30, by 16
-    assert bits(parts) == bits(whole)
+    assert model_bits(parts) == model_bits(whole)
     assert timeless(parts.info["history"]) == timeless(whole.info["history"])
     assert timeless(f.to_dict() for f in told_in_parts) == timeless(f.to_dict() for f in told)
     assert parts.info["data"] == whole.info["data"]
@@ -118,7 +96,7 @@ def test_checkpoint_of_one_layout_only(tmp_path, monkeypatch, share):
     data, config, checkpoints = dataset(), settings(), Checkpoints(tmp_path / "m")
     interrupt(data, config, checkpoints, 7)
     assert min(array.size for array in checkpoints.last()[1].values()) == 0
-    assert bits(fit(data, config, safety=Safety(checkpoints, resume=True))) == bits(fit(data, config))
+    assert model_bits(fit(data, config, safety=Safety(checkpoints, resume=True))) == model_bits(fit(data, config))
 
 
 def test_minutes_between_checkpoints_change_no_bit(tmp_path):
@@ -126,7 +104,7 @@ def test_minutes_between_checkpoints_change_no_bit(tmp_path):
     data, checkpoints = dataset(), Checkpoints(tmp_path / "m")
     saved = fit(data, settings(), safety=Safety(checkpoints, minutes=1e-9))
     assert checkpoints.numbers() == [18, 17]  # 5 pauses and the end of each of 3 passes
-    assert bits(saved) == bits(fit(data, settings()))
+    assert model_bits(saved) == model_bits(fit(data, settings()))
 
 
 def test_one_checkpoint_a_pass_and_the_last_two_kept(tmp_path):
@@ -143,7 +121,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     told = []
     again = fit(data, settings(), told.append, safety=Safety(checkpoints, resume=True, stop=lambda: True))
     assert told == []
-    assert bits(again) == bits(first)
+    assert model_bits(again) == model_bits(first)
     assert again.info == first.info
 
 
@@ -153,7 +131,7 @@ def test_measuring_the_speed_leaves_no_trace(train):
     data, config = dataset(), settings(**train)
     measured = fit(data, config, on_plan=plans.append)
     assert plans[0].pass_seconds > 0
-    assert bits(measured) == bits(fit(data, config))
+    assert model_bits(measured) == model_bits(fit(data, config))
 
 
 # --- damage ----------------------------------------------------------------------------------------------------
@@ -210,7 +188,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     assert before["trainer"]["n_rows"] == 16
     damage(checkpoints.folder / "checkpoint-000002")
     assert checkpoints.last()[0] == before
-    assert bits(fit(data, config, safety=Safety(checkpoints, resume=True))) == bits(fit(data, config))
+    assert model_bits(fit(data, config, safety=Safety(checkpoints, resume=True))) == model_bits(fit(data, config))
 
 
 @pytest.fixture
@@ -519,7 +497,7 @@ def test_checkpoint_that_cannot_be_written_does_not_end_the_run(tmp_path):
     (tmp_path / "m.partial").write_text("")
     told = []
     scorer = fit(dataset(), settings(), safety=Safety(Checkpoints(tmp_path / "m"), tell=told.append))
-    assert bits(scorer) == bits(fit(dataset(), settings()))
+    assert model_bits(scorer) == model_bits(fit(dataset(), settings()))
     assert len(told) == 3
     assert all("checkpoint-000001: cannot be written: " in line and "; training goes on" in line for line in told)
 
@@ -621,8 +599,8 @@ def test_cut_run_resumes_to_the_same_bits(tmp_path, later):
     interrupt(data, config, checkpoints, 7, **room)
     resumed = fit(data, config, safety=Safety(checkpoints, resume=True, **room | later), on_plan=plans.append)
     assert plans[1].cut == plans[0].cut
-    assert bits(resumed) == bits(whole)
-    assert bits(whole) != bits(fit(data, config))
+    assert model_bits(resumed) == model_bits(whole)
+    assert model_bits(whole) != model_bits(fit(data, config))
 
 
 @pytest.mark.usefixtures("hundred_mb")

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, reseal
+from helpers import ROOT, draw_model, reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_prediction import draw
 
 from xmlpreck import train
 from xmlpreck.cli import main
@@ -82,7 +81,7 @@ def raylets(starter):
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, 7, 300]), st.sampled_from([1, 5, 80, 400]), st.booleans())
 def test_merged_parts_have_the_bits_of_the_whole(tmp_path_factory, seed, n_parts, k, barred):
     folder = tmp_path_factory.mktemp("model") / "m"
-    scorer, rows = draw(seed)
+    scorer, rows = draw_model(seed)
     if not barred:  # weights that 16 bits cannot hold
         sparse = all_sparse(scorer.weights)
         scorer = scorer.fresh(weights=lay_out(sparse._replace(values=sparse.values * np.float32(1.1))))

@@ -16,12 +16,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import reference
-from conftest import ROOT
+from helpers import ROOT, as_dataset, draw_rows, stop_after, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
-from test_checkpoint import stop_after, timeless
-from test_train import as_dataset, draw_rows
 
 sys.path.insert(0, str(ROOT / "tools"))
 import torture_cluster

@@ -4,9 +4,9 @@ import gzip
 
 import numpy as np
 import pytest
+from helpers import PROPERTY, refuses, write
 from hypothesis import given
 from hypothesis import strategies as st
-from test_formats import PROPERTY, refuses, write
 
 from xmlpreck.data import formats
 from xmlpreck.data.formats import TopK

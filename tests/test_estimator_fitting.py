@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 import pytest
-from conftest import reseal
+from helpers import reseal
 from scipy.sparse import csr_array, csr_matrix
 from sklearn import config_context
 from sklearn.base import clone

@@ -5,11 +5,10 @@ import json
 
 import numpy as np
 import pytest
+from helpers import HOSTILE, Reader, sparse_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
-from test_kernels import sparse_from
-from test_report import HOSTILE, Reader
 
 from xmlpreck.cli import explain as explaining
 from xmlpreck.cli import main

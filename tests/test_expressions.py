@@ -14,7 +14,7 @@ from re import _constants as codes
 from re import _parser
 
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 

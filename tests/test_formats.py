@@ -1,66 +1,17 @@
 """Files to data and back: round trips, the parser against plain Python, and every way a file can be wrong."""
 
 import gzip
-import re
 from io import BytesIO
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from helpers import PROPERTY, assert_same_dataset, assert_same_matrix, datasets, refuses, sparse, write
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, save_npz
 
 from xmlpreck.data import formats
-from xmlpreck.data.formats import Dataset, FormatError
-
-# tmp_path is shared by the examples of one test, which is fine: each of them overwrites its file.
-PROPERTY = settings(
-    deadline=None,
-    max_examples=40,
-    database=None,  # it would stand in the working directory
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-
-def sparse(entries, shape):
-    """CSR from {row: {id: value}}."""
-    rows = [sorted(entries.get(row, {}).items()) for row in range(shape[0])]
-    values = np.array([value for row in rows for _, value in row], np.float32)
-    ids = np.array([column for row in rows for column, _ in row], np.int32)
-    return formats.build_csr(values, ids, np.cumsum([0] + [len(row) for row in rows]), shape)
-
-
-@st.composite
-def datasets(draw):
-    n_rows, n_features, n_labels = (draw(st.integers(low, 6)) for low in (0, 1, 1))
-    rows = {r: draw(st.dictionaries(st.integers(0, n_features - 1), FLOATS)) for r in range(n_rows)}
-    labels = {r: dict.fromkeys(draw(st.sets(st.integers(0, n_labels - 1))), 1.0) for r in range(n_rows)}
-    return Dataset(sparse(rows, (n_rows, n_features)), sparse(labels, (n_rows, n_labels)))
-
-
-def assert_same_matrix(actual, expected):
-    assert actual.shape == expected.shape
-    assert actual.dtype == np.float32
-    assert actual.indices.dtype == np.int32
-    for part in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(actual, part), getattr(expected, part))
-
-
-def assert_same_dataset(actual, expected):
-    assert_same_matrix(actual.rows, expected.rows)
-    assert_same_matrix(actual.labels, expected.labels)
-
-
-def write(path, text):
-    path.write_bytes(text.encode())
-    return path
-
-
-def refuses(message):
-    """The error is one line that holds `message` literally."""
-    return pytest.raises(FormatError, match=f"^[^\n]*{re.escape(message)}[^\n]*$")
-
+from xmlpreck.data.formats import Dataset
 
 # --- repository text
 
@@ -330,9 +281,7 @@ def test_splits_as_text_with_names(tmp_path, tiny, name):
     write(tmp_path / "labels.txt", "caf\u00e9\r\n\r\n")
     (tmp_path / "features.txt.gz").write_bytes(gzip.compress("a\nb\u2028\nc".encode()))
     data = formats.read_split(str(tmp_path), "train")
-    assert_same_dataset(data, tiny)
-    assert data.label_names == ["caf\u00e9", ""]
-    assert data.feature_names == ["a", "b\u2028", "c"]
+    assert_same_dataset(data, Dataset(tiny.rows, tiny.labels, ["caf\u00e9", ""], ["a", "b\u2028", "c"]))
     assert formats.read_split(tmp_path / name, "test").label_names is None
     write(tmp_path / "labels.txt", "one\n")
     with refuses("labels.txt: has 1 names, but the data have 2"):

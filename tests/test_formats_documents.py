@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from test_formats import refuses, write
+from helpers import refuses, write
 
 from xmlpreck.data import formats
 from xmlpreck.data.formats import Documents

@@ -5,10 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers import PROPERTY, assert_same_dataset, datasets, refuses, sparse, write
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import save_npz
-from test_formats import PROPERTY, assert_same_dataset, datasets, refuses, sparse, write
 
 from xmlpreck.data import formats
 from xmlpreck.data.formats import Dataset, FormatError, splits

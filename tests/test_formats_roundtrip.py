@@ -6,10 +6,10 @@ import os
 
 import numpy as np
 import pytest
+from helpers import PROPERTY, assert_same_dataset, datasets, refuses, sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import vstack
-from test_formats import PROPERTY, assert_same_dataset, datasets, refuses, sparse
 
 from xmlpreck.data import formats
 from xmlpreck.data.formats import Dataset, Documents

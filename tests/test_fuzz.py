@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import fuzz

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import reseal
+from helpers import reseal
 from scipy.sparse import csc_array, csr_array, save_npz
 
 from xmlpreck.config import InputError, RowsConfig

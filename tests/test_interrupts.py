@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 from scipy.sparse import csr_array, random_array
 
 from xmlpreck.api.estimators.classifier import PrecAtKClassifier

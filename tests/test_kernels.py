@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import reference
+from helpers import draw_scorer, perturbed, sparse_from
 from scipy.sparse import random_array
 
 from xmlpreck.config import RowsConfig
-from xmlpreck.kernels import bfloat, prediction, rules, scoring
+from xmlpreck.kernels import bfloat, prediction, rules
 from xmlpreck.kernels.arrays import new_work, noise_table, sparse_weights
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import RULES
@@ -76,19 +77,6 @@ def test_brute_force_equals_kernel(rule):
         assert kernel_step(scores, relevance, k, rule)[1] == pytest.approx(brute(scores, relevance, k), abs=1e-12)
 
 
-def draw_scorer(rng, n_features=30, n_labels=300, density=0.05, dtype=np.float64):
-    """Sparse random weights with a few features that nearly all labels use; values on a grid, so that scores tie."""
-    matrix = np.where(rng.random((n_features, n_labels)) < density, rng.integers(-4, 5, (n_features, n_labels)) / 4, 0)
-    matrix[:2] = rng.integers(-4, 5, (2, n_labels)) / 4
-    return Model(lay_out(sparse_from(matrix.astype(dtype))), RowsConfig(unit_norm=False, bias=0)), matrix
-
-
-def sparse_from(matrix):
-    features, labels = np.nonzero(matrix)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(features, minlength=len(matrix)))])
-    return sparse_weights(offsets, labels.astype(np.int32), matrix[features, labels], matrix.shape[1])
-
-
 @pytest.mark.parametrize("k", [1, 5, 80, 300])
 def test_top_labels_equal_brute_force(k):
     """Rows that open all blocks, some or none; unopened labels have score 0 and take their place by id."""
@@ -144,15 +132,6 @@ def test_cost_follows_the_support():
     expected = {999_999: 3 * x[0], 70: 2 * x[0] - x[1], 5: x[0]}
     best = sorted(expected, key=lambda label: (-expected[label], label))
     assert top[0].tolist() == best + [0, 1, 2]
-
-
-def perturbed(noise, key, n_labels, dtype=np.float64):
-    """The noise that a row with this key sees, by the kernel itself."""
-    work = new_work(n_labels, dtype=dtype)
-    work.counts[:] = 1, 0
-    scoring.open_all(n_labels, work)
-    scoring.perturb(noise, np.uint64(key), 0, work)  # numba hands uint64 out as a Python int
-    return work.scores[:n_labels].copy()
 
 
 def test_noise_is_gumbel_and_depends_on_row_and_label_only():

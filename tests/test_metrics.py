@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 import reference_metrics as slow
-from conftest import ROOT
+from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array, csr_matrix

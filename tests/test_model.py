@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import reseal
+from helpers import draw_scorer, reseal
 from scipy.sparse import csr_array, random_array
-from test_kernels import draw_scorer
 
 from xmlpreck.config import InputError, RowsConfig
 from xmlpreck.kernels.arrays import sparse_weights

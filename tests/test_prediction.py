@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers import draw_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
-from test_kernels import draw_scorer
 
 from xmlpreck import train
 from xmlpreck.cli import main
@@ -22,14 +22,6 @@ from xmlpreck.model import Model, all_sparse, lay_out
 from xmlpreck.model.prediction import Choice, keep_from, label_bonus, read_labels
 from xmlpreck.model.pruning import largest_pruning, threshold_for_bytes, threshold_for_share
 from xmlpreck.model.seal import ModelError
-
-
-def draw(seed, bias=0.5):
-    rng = np.random.default_rng(seed)
-    scorer, _ = draw_scorer(rng, dtype=np.float32)
-    scorer = Model(scorer.weights, RowsConfig(True, bias))
-    rows = random_array((40, scorer.n_features), density=0.3, rng=rng).tocsr().astype(np.float32)
-    return scorer, csr_array(rows)
 
 
 def brute_force(scores, k):
@@ -43,7 +35,7 @@ def brute_force(scores, k):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.5]), st.integers(1, 7))
 def test_one_row_has_the_bits_of_many(seed, bias, k):
-    scorer, rows = draw(seed, bias)
+    scorer, rows = draw_model(seed, bias)
     many = scorer.predict_topk(rows, k)
     for i in range(rows.shape[0]):
         one = scorer.predict_one(rows[i : i + 1], k)
@@ -52,7 +44,7 @@ def test_one_row_has_the_bits_of_many(seed, bias, k):
 
 
 def test_one_row_leaves_its_input_alone():
-    scorer, rows = draw(1)
+    scorer, rows = draw_model(1)
     row = rows[3:4]
     before = row.data.copy()
     scorer.predict_one(row, 3)
@@ -60,7 +52,7 @@ def test_one_row_leaves_its_input_alone():
 
 
 def test_threads_do_not_disturb_each_other():
-    scorer, rows = draw(2)
+    scorer, rows = draw_model(2)
     expected = scorer.predict_topk(rows, 5)
     barrier = threading.Barrier(4)
 
@@ -74,7 +66,7 @@ def test_threads_do_not_disturb_each_other():
 
 
 def test_one_row_must_fit():
-    scorer, rows = draw(3)
+    scorer, rows = draw_model(3)
     with pytest.raises(ModelError, match=r"a row has the shape \(1, 29\), but this one \(2, 29\)"):
         scorer.predict_one(rows[:2], 3)
     with pytest.raises(ModelError, match="trained on numbers, not on texts"):
@@ -89,7 +81,7 @@ def test_one_row_must_fit():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 8))
 def test_a_bonus_and_barred_labels_are_exact(seed, k):
-    scorer, rows = draw(seed)
+    scorer, rows = draw_model(seed)
     rng = np.random.default_rng(seed)
     weights = rng.random(scorer.n_labels) * 3 + 0.1
     exclude = rng.permutation(scorer.n_labels)[:40].tolist()
@@ -103,7 +95,7 @@ def test_a_bonus_and_barred_labels_are_exact(seed, k):
 
 
 def test_only_labels_may_leave_fewer_than_k():
-    scorer, rows = draw(4)
+    scorer, rows = draw_model(4)
     top = Choice(5, bonus=label_bonus(scorer.n_labels, only=[7, 2])).predict(scorer, rows)
     assert set(top.labels[:, :2].ravel()) == {2, 7}
     assert (top.labels[:, 2:] == -1).all()
@@ -115,7 +107,7 @@ def test_only_labels_may_leave_fewer_than_k():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6))
 def test_candidates_are_ranked_by_the_model(seed):
-    scorer, rows = draw(seed)
+    scorer, rows = draw_model(seed)
     rng = np.random.default_rng(seed)
     lists = np.array([rng.permutation(scorer.n_labels)[:9] for _ in range(rows.shape[0])], np.int32)
     lists[rng.random(lists.shape) < 0.3] = -1
@@ -142,13 +134,13 @@ def test_thresholds_keep_at_least_so_many():
 
 
 def test_probabilities_need_a_calibration():
-    scorer, rows = draw(5)
+    scorer, rows = draw_model(5)
     with pytest.raises(InputError, match="has no calibration"):
         Choice(3, as_probabilities=True).predict(scorer, rows)
 
 
 def test_labels_of_a_file_are_names_or_ids(tmp_path):
-    scorer, _ = draw(6)
+    scorer, _ = draw_model(6)
     named = scorer.fresh(label_names=[f"label {i}" for i in range(scorer.n_labels)])
     (tmp_path / "l.txt").write_text("label 5\n7\n")
     assert read_labels(tmp_path / "l.txt", named) == [5, 7]
@@ -173,7 +165,7 @@ def test_thresholds_by_share_and_by_bytes(tmp_path):
 
 def test_weights_that_16_bits_can_hold_take_16_bits(tmp_path):
     """Trained weights are such; others are stored as they are. Scores have the same bits before and after."""
-    drawn, drawn_rows = draw(8)
+    drawn, drawn_rows = draw_model(8)
     sparse = all_sparse(drawn.weights)
     others = drawn.fresh(weights=lay_out(sparse._replace(values=sparse.values * np.float32(1.1))))
     trained = train.fit(small_data(1), SETTINGS)

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import FLOATS, PROPERTY, refuses, write
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array, csr_matrix, load_npz, save_npz
-from test_formats import FLOATS, PROPERTY, refuses, write
 
 from xmlpreck.data import formats
 from xmlpreck.data.formats import TopK

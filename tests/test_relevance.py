@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import reference
+from helpers import as_dataset, dense, draw_rows, orders, trainer_bits
 from scipy.sparse import csr_array
-from test_train import as_dataset, bits, dense, draw_rows, orders
 
 from xmlpreck import metrics
 from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
@@ -66,8 +66,8 @@ def test_equal_relevance_is_a_longer_step():
     config = TrainConfig(epochs=2, eta=0.25, centroid=0.0, threads=2)
     twice, _ = trained(X, 2.0 * Y, config, np.float32)
     longer, _ = trained(X, 1.0 * Y, TrainConfig(epochs=2, eta=0.5, centroid=0.0), np.float32)
-    assert bits(twice) == bits(longer)
-    assert bits(twice) != bits(trained(X, 1.0 * Y, config, np.float32)[0])
+    assert trainer_bits(twice) == trainer_bits(longer)
+    assert trainer_bits(twice) != trainer_bits(trained(X, 1.0 * Y, config, np.float32)[0])
 
 
 @pytest.mark.parametrize("settings", [{}, {"favour": "tail", "tau": 0.3}, {"block_rows": 64, "widen": True}])
@@ -76,7 +76,7 @@ def test_same_bits_for_any_number_of_threads(settings):
     relevance = draw_relevance(Y)
     relevance[:64] = Y[:64]  # a block of ones among others
     runs = [trained(X, relevance, TrainConfig(epochs=3, threads=n, **settings), np.float32)[0] for n in (1, 2, 3)]
-    assert bits(runs[0]) == bits(runs[1]) == bits(runs[2])
+    assert trainer_bits(runs[0]) == trainer_bits(runs[1]) == trainer_bits(runs[2])
 
 
 def test_fit_takes_relevance_and_says_so_in_its_hash():

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
-from test_shards import assert_same, model_bits, write
+from helpers import assert_same_dataset, fitted_bits, write_set
 
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, without_secrets
@@ -104,58 +104,58 @@ def data():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_by_file_uri(tmp_path, data, kind):
-    write(tmp_path / "a set", data, kind)
-    assert_same(ShardSet((tmp_path / "a set").as_uri()).read(0, 230), data)
+    write_set(tmp_path / "a set", data, kind)
+    assert_same_dataset(ShardSet((tmp_path / "a set").as_uri()).read(0, 230), data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_in_an_object_store(store, data, kind):
-    write(store.root / "bucket" / "a set", data, kind)
+    write_set(store.root / "bucket" / "a set", data, kind)
     shards = ShardSet(store.uri("bucket/a%20set"))
     for start, stop in ((0, 230), (0, 1), (32, 34), (10, 150), (5, 5)):
-        assert_same(shards.read(start, stop), data.read(start, stop))
-    assert_same(ShardSet(shards.path, verify=True).read(0, 230), data)
+        assert_same_dataset(shards.read(start, stop), data.read(start, stop))
+    assert_same_dataset(ShardSet(shards.path, verify=True).read(0, 230), data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_gives_the_same_bits(store, data, kind):
-    local = write(store.root / "bucket" / "set", data, kind)
-    assert model_bits(ShardSet(store.uri("bucket/set")), 2) == model_bits(local, 1)
+    local = write_set(store.root / "bucket" / "set", data, kind)
+    assert fitted_bits(ShardSet(store.uri("bucket/set")), 2) == fitted_bits(local, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_needed_bytes_come(store, kind):
     many = make_dataset(30_000, 1000, 50, features_per_row=20, seed=1)
-    write(store.root / "bucket" / "set", many, kind, rows_per_shard=15_000, chunk_rows=15_000)
+    write_set(store.root / "bucket" / "set", many, kind, rows_per_shard=15_000, chunk_rows=15_000)
     sizes = {path.name: path.stat().st_size for path in (store.root / "bucket" / "set").iterdir()}
     shards = ShardSet(store.uri("bucket/set"))
     assert sorted(store.served) == sorted(size for name, size in sizes.items() if not name.startswith("shard"))
     store.served.clear()
-    assert_same(shards.read(9000, 9100), many.read(9000, 9100))
+    assert_same_dataset(shards.read(9000, 9100), many.read(9000, 9100))
     assert 0 < sum(store.served) < sum(sizes.values()) / 4
     assert len(store.served) < 12
 
 
 def test_splits(store, data):
-    write(store.root / "bucket" / "both" / "train", data)
-    write(store.root / "bucket" / "one", data)
+    write_set(store.root / "bucket" / "both" / "train", data)
+    write_set(store.root / "bucket" / "one", data)
     both, one = store.uri("bucket/both"), store.uri("bucket/one")
     assert has_split(both, "train")
     assert not has_split(both, "test")
     assert has_split(one, "test")
     assert (is_one_set(both), is_one_set(one)) == (False, True)
     assert find_shards(both, "train").uri == store.uri("bucket/both/train")
-    assert_same(open_split(both, "train").read(0, 230), data)
+    assert_same_dataset(open_split(both, "train").read(0, 230), data)
     with pytest.raises(ShardError, match=r"^s3://bucket/both\?.*: has no manifest\.json, nor has its folder test"):
         open_split(both, "test")
 
 
 def test_a_path_that_travels(tmp_path, data, monkeypatch):
-    write(tmp_path / "set", data)
+    write_set(tmp_path / "set", data)
     monkeypatch.chdir(tmp_path)
     here = ShardSet("set")
     monkeypatch.chdir("/")
-    assert_same(ShardSet(here.path).read(0, 230), data)
+    assert_same_dataset(ShardSet(here.path).read(0, 230), data)
 
 
 def one_line(caught):
@@ -174,7 +174,7 @@ def test_no_such_bucket(store):
 
 
 def test_no_permission(store, data):
-    write(store.root / "bucket" / "set", data)
+    write_set(store.root / "bucket" / "set", data)
     shards = ShardSet(store.uri("bucket/set"))
     store.refusal = "AccessDenied"
     for call in (lambda: shards.read(0, 5), lambda: ShardSet(shards.path), lambda: has_split(shards.path, "train")):
@@ -185,7 +185,7 @@ def test_no_permission(store, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_that_breaks(store, data, kind):
-    write(store.root / "bucket" / "set", data, kind)
+    write_set(store.root / "bucket" / "set", data, kind)
     shards = ShardSet(store.uri("bucket/set"))
     store.n_answers = 0
     with pytest.raises(ShardError, match=r"shard-00000\..*: rows 0 to 4 cannot be read.*: check the network") as caught:
@@ -221,7 +221,7 @@ def damage(path, kind):
 
 def test_files_are_held_to_the_manifest(store, data):
     folder = store.root / "bucket" / "set"
-    write(folder, data)
+    write_set(folder, data)
     damage(folder / "shard-00002.parquet", "changed")
     shards = ShardSet(store.uri("bucket/set"))
     with pytest.raises(ShardError, match=r"shard-00002.*: has changed since the manifest was written"):
@@ -238,7 +238,7 @@ def test_files_are_held_to_the_manifest(store, data):
 
 
 def test_a_bomb_is_named_by_its_uri(store, data, monkeypatch):
-    write(store.root / "bucket" / "set", data, "hdf5")
+    write_set(store.root / "bucket" / "set", data, "hdf5")
     monkeypatch.setattr("xmlpreck.files.contents.RATIO_COUNTS_FROM", 0)
     monkeypatch.setattr("xmlpreck.files.contents.MAX_RATIO", 0)
     with pytest.raises(InputError, match=r"shard-00000\.h5\?.*: refused: its [\d,]+ bytes unpack to") as caught:
@@ -248,7 +248,7 @@ def test_a_bomb_is_named_by_its_uri(store, data, monkeypatch):
 
 def test_names_that_do_not_fit(store, data):
     folder = store.root / "bucket" / "set"
-    write(folder, data)
+    write_set(folder, data)
     about = json.loads((folder / "manifest.json").read_text())
     about["n_labels"] += 1
     (folder / "manifest.json").write_text(json.dumps(about))
@@ -306,7 +306,7 @@ def arrays(model):
 def test_commands_take_uris(store, data, capsys):
     """Model, predictions and scores are those of the folder; no secret is stored."""
     for split in ("train", "test"):
-        write(store.root / "bucket" / "both" / split, data)
+        write_set(store.root / "bucket" / "both" / split, data)
     scores = {}
     for name, place in (("here", str(store.root / "bucket" / "both")), ("there", store.uri("bucket/both"))):
         out = store.root / name
@@ -335,7 +335,7 @@ def failure(capsys, *words):
 
 
 def test_commands_that_fail_do_so_in_one_line(store, data, capsys):
-    write(store.root / "bucket" / "set", data)
+    write_set(store.root / "bucket" / "set", data)
     words = ("train", "--data", store.uri("bucket/set"), "--out", str(store.root / "model"), *TRAIN)
     assert "raw text is read from local files only" in failure(capsys, *words, "--text-column", "text")
     assert "only local files can be validated" in failure(capsys, "data", "validate", store.uri("bucket/set"))

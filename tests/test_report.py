@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import Browser, find_chromium
+from helpers import HOSTILE, Reader
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -33,15 +32,6 @@ from xmlpreck.evaluation.tables import tuning_text
 from xmlpreck.model import Model
 
 DAY = datetime.date(2026, 11, 16)
-HOSTILE = (
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(2)>',
-    "</title></style></svg><h1>&lt;b&gt;",
-    "\u202etxt.exe",
-    "$\\frac{1}{0}$ {x} %s",
-    "long" * 40,
-)
-VOID = {"meta", "link", "path", "use", "circle", "rect", "line"}
 
 
 def trial(eta, tau, p1, p3, p5, kept=False):
@@ -120,34 +110,6 @@ def report(runs, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(path, runs, data, DAY)
     return path
-
-
-class Reader(HTMLParser):
-    """Tags, attributes and text of a page; an end tag must end the last open one."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.attributes, self.open, self.texts = Counter(), [], [], []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags[tag] += 1
-        self.attributes.append(dict(attributes))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags[tag] += 1
-        self.attributes.append(dict(attributes))
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, text):
-        self.texts.append(text)
 
 
 def test_same_input_same_bytes(runs, data, report, tmp_path):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import reference
+from helpers import SIX_X, SIX_Y, draws
 
 from xmlpreck.bipartite import surrogates
 
@@ -15,18 +16,6 @@ EXACT = 1e-12  # float64 rounding of sums of at most a dozen scores below 10
 
 def ours(name, s, y, k):
     return getattr(surrogates, f"{name}_surrogate")(s, y, k)
-
-
-def draws(seed, count, max_items=7):
-    """`count` rankings (s, y, k); every second one has small integer scores, so many ties."""
-    rng = np.random.default_rng(seed)
-    for i in range(count):
-        n = int(rng.integers(1, max_items + 1))
-        n_plus = int(rng.integers(1, n + 1))
-        y = np.zeros(n, dtype=bool)
-        y[rng.permutation(n)[:n_plus]] = True
-        s = rng.integers(-2, 3, n).astype(float) if i % 2 else rng.normal(0, 1.5, n)
-        yield s, y, int(rng.integers(1, n_plus + 1))
 
 
 def test_draws_reach_every_corner():
@@ -218,9 +207,6 @@ def test_rules_are_balanced_clip_k_and_skip_the_unlabelled(rule):
 
 
 # ---- the six points of the appendix "Structural SVM Surrogate", prec@1 ----
-
-SIX_X = np.array([-1.0, -1.0, -2.0, -3.0, -3.0, -3.0])
-SIX_Y = np.array([1, 1, 1, 0, 0, 0])
 
 
 def paper_struct(w):

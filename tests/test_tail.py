@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 import reference
+from helpers import as_dataset, dense, draw_rows, interrupt, model_bits, orders, stop_after
 from hypothesis import given
 from hypothesis import strategies as st
-from test_checkpoint import bits, interrupt, stop_after
-from test_train import as_dataset, dense, draw_rows, orders
 
 from xmlpreck import metrics
 from xmlpreck.cli import main
@@ -74,20 +73,20 @@ def test_threads_and_interruptions_change_no_bit(tmp_path):
     data = as_dataset(*draw_rows(seed=3))
     runs = [RunConfig(RowsConfig(), TrainConfig(**{**vars(TAIL), "threads": threads})) for threads in (1, 3)]
     whole = fit(data, runs[0])
-    assert bits(fit(data, runs[1])) == bits(whole)
+    assert model_bits(fit(data, runs[1])) == model_bits(whole)
     checkpoints = Checkpoints(tmp_path / "m")
     interrupt(data, runs[0], checkpoints)
     resumed = fit(data, runs[0], safety=Safety(checkpoints, resume=True, stop=stop_after(10**6)))
-    assert bits(resumed) == bits(whole)
+    assert model_bits(resumed) == model_bits(whole)
     plain = RunConfig(RowsConfig(), TrainConfig(**{**vars(TAIL), "favour": "top"}))
-    assert bits(fit(data, plain)) != bits(whole)
+    assert model_bits(fit(data, plain)) != model_bits(whole)
 
 
 def test_an_update_favours_the_tail_too():
     data = as_dataset(*draw_rows(seed=3))
     top, tail = (RunConfig(RowsConfig(), TrainConfig(**{**vars(TAIL), "favour": way})) for way in ("top", "tail"))
     start = fit(data, top)
-    assert bits(update(start, data, tail)) != bits(update(start, data, top))
+    assert model_bits(update(start, data, tail)) != model_bits(update(start, data, top))
 
 
 def test_rare_labels_are_found_more_often():

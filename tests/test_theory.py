@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 
 pytest.importorskip("matplotlib")
 sys.path.insert(0, str(ROOT / "tools"))

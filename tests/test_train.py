@@ -6,41 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import reference
-from conftest import reseal
-from scipy.sparse import csr_array
-from test_kernels import perturbed
+from helpers import as_dataset, dense, draw_rows, orders, perturbed, reseal, trainer_bits
 
 from xmlpreck import metrics
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.data import catalog
-from xmlpreck.data.formats import Dataset
 from xmlpreck.data.formats.repository import write_repository_text
 from xmlpreck.data.rows import split_heldout
 from xmlpreck.kernels.arrays import AVERAGED, ELAPSED, SCALE, STEPS, no_weights
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import RULES
-from xmlpreck.model import all_sparse, layout
+from xmlpreck.model import layout
 from xmlpreck.train import PreparedRows, Trainer, TrainingError, fit
 
 
 def test_every_algorithm_has_a_rule():
     assert set(RULES) == set(ALGORITHMS) == set(reference.RULES)
-
-
-def draw_rows(seed, n_rows=70, n_features=40, n_labels=90, density=0.2, most_labels=9):
-    """Dense (X, Y) with rows without labels, rows without features, a label of all rows and labels of none."""
-    rng = np.random.default_rng(seed)
-    X = np.where(rng.random((n_rows, n_features)) < density, rng.normal(size=(n_rows, n_features)), 0)
-    X = X.astype(np.float32).astype(np.float64)  # values as the kernels have them
-    Y = np.zeros((n_rows, n_labels), bool)
-    for i in range(n_rows):
-        popular = rng.integers(0, n_labels, 2 * most_labels) % rng.integers(1, n_labels - 5)
-        Y[i, popular[: rng.integers(0, most_labels + 1)]] = True
-    Y[:, 0] = True
-    Y[3] = False
-    X[5] = 0
-    return X, Y
 
 
 def prepared(X, Y, block_rows=10**6):
@@ -52,16 +34,6 @@ def trained(X, Y, config, dtype=np.float64):
     trainer = Trainer(no_weights(X.shape[1], Y.shape[1], dtype), config)
     trainer.grow(rows)
     return trainer, [trainer.run_pass(rows) for _ in range(config.epochs)]
-
-
-def dense(weights, mask=None):
-    sparse = all_sparse(weights, mask)
-    shape = (len(sparse.dense_of), sparse.dense_rows.shape[1])
-    return csr_array((sparse.values, sparse.labels, sparse.offsets), shape=shape).toarray()
-
-
-def orders(config, n_rows):
-    return [np.random.default_rng([config.seed, e]).permutation(n_rows) for e in range(1, config.epochs + 1)]
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -182,12 +154,6 @@ def test_perturbed_weights_equal_the_reference(algo):
     assert [f.updated for f in facts] == slow.updated
 
 
-def bits(trainer):
-    learner = trainer.learner
-    arrays = (*learner.weights, learner.dense_sums, learner.sums, learner.clock, learner.norms, *trainer.weights())
-    return [array.tobytes() for array in arrays]
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -201,7 +167,7 @@ def bits(trainer):
 def test_same_bits_for_any_number_of_threads(settings):
     X, Y = draw_rows(seed=4, n_rows=200, n_labels=150)
     runs = [trained(X, Y, TrainConfig(epochs=3, threads=threads, **settings), np.float32)[0] for threads in (1, 2, 3)]
-    assert bits(runs[0]) == bits(runs[1]) == bits(runs[2])
+    assert trainer_bits(runs[0]) == trainer_bits(runs[1]) == trainer_bits(runs[2])
 
 
 def test_blocks_bound_memory_and_shards_do_not_matter():
@@ -227,16 +193,16 @@ def test_blocks_bound_memory_and_shards_do_not_matter():
     trainer.grow(rows)
     for _ in range(2):
         trainer.run_pass(rows)
-    assert bits(trainer) == bits(whole)
+    assert trainer_bits(trainer) == trainer_bits(whole)
     assert max(stop - start for start, stop in source.reads) == 64
     assert len(source.reads) == 3 * 4  # support, two passes
     other, _ = trained(X, Y, replace(config, block_rows=1000), np.float32)
-    assert bits(other) != bits(whole)
+    assert trainer_bits(other) != trainer_bits(whole)
 
 
 def test_another_seed_gives_other_bits():
     X, Y = draw_rows(seed=4)
-    assert bits(trained(X, Y, TrainConfig(seed=0))[0]) != bits(trained(X, Y, TrainConfig(seed=1))[0])
+    assert trainer_bits(trained(X, Y, TrainConfig(seed=0))[0]) != trainer_bits(trained(X, Y, TrainConfig(seed=1))[0])
 
 
 def test_layout_does_not_change_training(monkeypatch):
@@ -307,10 +273,6 @@ def test_mistake_bound_on_any_rows(algo):
             surrogate(x @ W, y, min(3, y.sum()))[0] for x, y in zip(X, Y, strict=True) if y.any()
         )  # fmt: skip
         assert mistakes <= (np.linalg.norm(W) * radius * np.sqrt(12) + np.sqrt(total)) ** 2
-
-
-def as_dataset(X, Y):
-    return Dataset(csr_array(X.astype(np.float32)), csr_array(Y.astype(np.float32)))
 
 
 def test_fit_holds_rows_out_and_keeps_history():

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import reference
+from helpers import as_dataset, dense, draw_rows, timeless, trainer_bits
 from scipy.sparse import csr_array
-from test_checkpoint import timeless
-from test_train import as_dataset, bits, dense, draw_rows
 
 from xmlpreck.cli import main
 from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
@@ -134,9 +133,9 @@ def test_threads_change_no_bit_of_the_start_and_what_follows(dtype):
     found = []
     for threads in (1, 2):
         trainer, rows = started(X, Y, TrainConfig(epochs=2, threads=threads, block_rows=64), dtype)
-        found.append([bits(trainer)])
+        found.append([trainer_bits(trainer)])
         trainer.run_pass(rows)
-        found[-1].append(bits(trainer))
+        found[-1].append(trainer_bits(trainer))
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
 
