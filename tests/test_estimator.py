@@ -107,7 +107,7 @@ def test_docstring_has_the_help_of_every_setting():
             if name not in ("seed", "threads", "k"):
                 assert f"\n{name} : {type(default).__name__}, default {default!r}" in text
                 assert name == "heldout" or help_text[1:] in text
-    assert "{settings}" not in text
+    assert "\n**settings\n" not in text
     assert max(map(len, text.splitlines())) <= 140
 
 

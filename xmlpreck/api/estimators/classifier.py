@@ -34,7 +34,8 @@ class PrecAtKClassifier(LabelPredictor):
     k : int, default 5
         Labels at the top that training looks at and `predict` returns; a row with fewer labels trains with as many.
         If it is not given, tuning may choose 10 for training.
-    {settings}
+    **settings
+        Every other setting by its name; `help()` of this class lists them with their defaults.
     tune : bool, default True
         Choose the settings that were not given by short trials on held-out rows, if there are at least 1,000 rows; then
         train on all of them. The trials cost at most two passes, or about ten seconds where that is more. The logger

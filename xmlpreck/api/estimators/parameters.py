@@ -1,6 +1,7 @@
 """The settings of training as parameters of an estimator, with the help that the command line shows."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
@@ -32,6 +33,7 @@ __all__ = ["ClassifierMixin", "TextParameters", "TrainingParameters", "documente
 Estimator = TypeVar("Estimator", bound=type)
 SECTIONS: dict[str, type] = {"train": TrainConfig, "rows": RowsConfig, "text": TextConfig}
 OWN_WORDS = {"heldout": "Share of the rows to hold out of training, to score after every pass and to calibrate on"}
+_SETTINGS_ENTRY = re.compile(r"^\*\*settings\n(?: .*\n)+", re.MULTILINE)
 RENAMED = {"seed": "random_state", "threads": "n_jobs"}  # as scikit-learn calls them
 
 
@@ -109,12 +111,16 @@ def used_settings(settings: RunConfig, names: list[str]) -> dict[str, Any]:
 
 
 def documented(*sections: str) -> Callable[[Estimator], Estimator]:
-    """Fill `{settings}` in the docstring of a class with the help and the defaults of the settings."""
+    """Replace the entry `**settings` in the docstring of a class by all settings, with their help and defaults.
+
+    Tools that only read the source show the entry as it is.
+    """
 
     def fill(estimator: Estimator) -> Estimator:
         if estimator.__doc__:  # python -OO has none
             lines = [line for section in sections for line in _describe_section(section)]
-            estimator.__doc__ = inspect.cleandoc(estimator.__doc__).replace("{settings}", "\n".join(lines))
+            described = "".join(f"{line}\n" for line in lines)
+            estimator.__doc__ = _SETTINGS_ENTRY.sub(lambda _: described, inspect.cleandoc(estimator.__doc__))
         return estimator
 
     return fill

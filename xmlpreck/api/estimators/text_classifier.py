@@ -30,7 +30,8 @@ class XMLTextClassifier(LabelPredictor, TextParameters):
     k : int, default 5
         Labels at the top that training looks at and `predict` returns; a text with fewer labels trains with as many.
         If it is not given, tuning may choose 10 for training.
-    {settings}
+    **settings
+        Every other setting by its name; `help()` of this class lists them with their defaults.
     tune, calibrate, random_state, n_jobs
         As in PrecAtKClassifier.
 
