@@ -327,7 +327,7 @@ def test_reliability_by_hand():
 
 
 def test_report_section(calibration):
-    page = pytest.importorskip("xmlpreck.evaluation.report.reliability")
+    page = pytest.importorskip("xmlpreck.evaluation.report.sections")
     top, labels = simulate(np.random.default_rng(11), 2000, steep)
     measured = [
         reliability(given.scores.ravel(), hits(top, labels).ravel())
@@ -337,13 +337,13 @@ def test_report_section(calibration):
         SimpleNamespace(name=name, scores=SimpleNamespace(ks=(1, 5)), reliability=found, is_calibrated=name == "<a>")
         for name, found in zip(("<a>", "b"), measured, strict=True)
     ]
-    words, body = page.section(SimpleNamespace(runs=runs))
+    words, body = page.probabilities(SimpleNamespace(runs=runs))
     assert f"expected calibration error {100 * measured[0].ece:.1f}%, Brier score {measured[0].brier:.3f}" in words
     assert "Not calibrated: <bdi>b</bdi>. Shown is the sigmoid" in words
     assert "<a>" not in words + body
     assert (body.count("<svg viewBox"), body.count("<tr>")) == (2, 1 + 2 * 15)
     assert "10,000 predicted labels" in body
-    words, _ = page.section(SimpleNamespace(runs=runs[:1]))
+    words, _ = page.probabilities(SimpleNamespace(runs=runs[:1]))
     assert "Not calibrated" not in words
 
 

@@ -141,11 +141,11 @@ class Cuts:
 
 
 def best_mixture(gram: Vector, losses: Vector, start: Vector) -> Vector:
-    """argmax { <alpha, losses> - <alpha, gram alpha>/2 : alpha >= 0, Σ alpha = Σ start }, by active sets from `start`.
+    """Find argmax { <alpha, losses> - <alpha, gram alpha>/2 : alpha >= 0, Σ alpha = Σ start } by active sets.
 
-    Go to the optimum over the cuts in use; where that asks for a negative alpha, only until the first is 0, and put its
-    cut out of use. At such an optimum all cuts in use have the same gain, losses - gram alpha; take in the one of the
-    others that gains most, until none gains more. Every move raises the value, so no set of cuts comes twice.
+    Move to the optimum over the active cuts; if that needs a negative alpha, only until the first alpha is 0, and
+    deactivate its cut. At such an optimum all active cuts have the same gain, losses - gram alpha; activate the other
+    cut of the largest gain, until none is larger. Every move raises the value, so no set of cuts repeats.
     """
     alpha, used = start.copy(), np.flatnonzero(start)
     for _ in range(50 * len(start)):  # usually a few per cut; rounding could make dependent cuts cycle

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 import xmlpreck
-from xmlpreck.evaluation.report import reasons, reliability, sections, tuning
+from xmlpreck.evaluation.report import reasons, sections, tuning
 from xmlpreck.evaluation.report.facts import Facts, Run, ScoredRows, gather
 from xmlpreck.files import AnyPath
 from xmlpreck.files.contents import write_lines
@@ -15,7 +15,7 @@ SECTIONS = {
     "Learning": sections.learning,
     "Precision": sections.precision,
     "Confidence": sections.confidence,
-    "Probabilities": reliability.section,
+    "Probabilities": sections.probabilities,
     "Frequent and rare labels": sections.frequency,
     "Best and worst labels": sections.labels,
     "Sample rows": sections.samples,

@@ -7,12 +7,13 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from xmlpreck.evaluation.report import drawing
-from xmlpreck.evaluation.report.drawing import INK, RUN_COLOURS, Picture, draw, look
+from xmlpreck.evaluation.report.drawing import INK, MUTED, RUN_COLOURS, Picture, draw, look
 from xmlpreck.evaluation.report.facts import KEPT_SHARES, RunFacts
 
 COVERAGE_POINTS = 150
 HISTOGRAM_BINS = 32
 RANK_BINS = 14
+Z_95 = 1.96  # standard deviations of a 95% interval
 
 
 def learning(runs: Sequence[RunFacts]) -> list[Picture]:
@@ -176,6 +177,43 @@ def histogram(runs: Sequence[RunFacts], index: int) -> Picture:
     text = "Scores of the top label where it is right (filled) and where it is wrong (line)."
     title = "Scores of right and wrong labels" + (f": {run.name}" if len(runs) > 1 else "")
     return draw(f"histogram {index}", title, text, paint, "rows", xlabel="score of the best label")
+
+
+def reliability(runs: Sequence[RunFacts]) -> Picture:
+    """Draw observed frequencies by predicted probability."""
+
+    def paint(axes: Any) -> None:
+        axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 1.5)))
+        for index, run in enumerate(runs):
+            predicted, observed, counts = run.reliability[:3]
+            half = Z_95 * np.sqrt(observed * (1 - observed) / counts)
+            low, high = np.clip([observed - half, observed + half], 0, 1)
+            axes.vlines(100 * predicted, 100 * low, 100 * high, color=RUN_COLOURS[index], linewidth=1.5)
+            axes.plot(100 * predicted, 100 * observed, **look(index))
+
+    n_bins, n_labels = len(runs[0].reliability.counts), runs[0].reliability.counts.sum()
+    text = (
+        f"On the dotted line, probabilities equal frequencies; below it, labels are right less often. Each point is "
+        f"1/{n_bins} of {n_labels:,} predicted labels; whiskers: 95% intervals."
+    )
+    settings = {"xlim": (0, 100), "ylim": (0, 104), "xlabel": "probability (%)"}
+    return draw("reliability", "Predicted and observed", text, paint, "labels that are right (%)", **settings)
+
+
+def spread(runs: Sequence[RunFacts]) -> Picture:
+    """Draw the distribution of the probabilities."""
+
+    def paint(axes: Any) -> None:
+        for index, run in enumerate(runs):
+            share = 100 * run.reliability.spread / run.reliability.spread.sum()
+            edges = np.linspace(0, 100, len(share) + 1)
+            if len(runs) == 1:  # several would cover each other
+                axes.stairs(share, edges, fill=True, color=RUN_COLOURS[index], alpha=0.12)
+            axes.stairs(share, edges, color=RUN_COLOURS[index], linewidth=1.5)
+
+    text = "Distribution of the probabilities: the further from the middle, the more they say."
+    settings = {"xlim": (0, 100), "ylim": (0, None), "xlabel": "probability (%)"}
+    return draw("spread", "How sure predictions are", text, paint, "predicted labels (%)", **settings)
 
 
 def by_frequency(runs: Sequence[RunFacts], metric: str, title: str, text: str) -> Picture:

@@ -190,6 +190,29 @@ def confidence(facts: Facts) -> tuple[str, str]:
     return paragraphs(*words) + legend(facts), figures(shown)
 
 
+def probabilities(facts: Facts) -> tuple[str, str]:
+    k = facts.runs[0].scores.ks[-1]
+    words = [f"Of the labels with a probability of 70%, are 70 in 100 right? Over the top {k} labels of every row."]
+    for run in facts.runs:
+        error, brier = 100 * run.reliability.ece, run.reliability.brier
+        words.append(f"{named(run.name)}: expected calibration error {error:.1f}%, Brier score {brier:.3f}.")
+    if bare := [named(run.name) for run in facts.runs if not run.is_calibrated]:
+        words.append(
+            f"Not calibrated: {', '.join(bare)}. Shown is the sigmoid of the scores, which is no probability; "
+            "<code>xmlpreck calibrate</code> learns probabilities from held-out rows."
+        )
+    rows = (
+        [run_name(facts, index), f"{100 * predicted:.1f}", f"{100 * observed:.1f}", f"{count:,}"]
+        for index, run in enumerate(facts.runs)
+        for predicted, observed, count in zip(*run.reliability[:3], strict=True)
+    )
+    heads = ("run", "predicted (%)", "right (%)", "labels")
+    numbers = details("The numbers", table("Predicted and observed", heads, rows))
+    return paragraphs(*words) + legend(facts), figures(
+        [pictures.reliability(facts.runs), pictures.spread(facts.runs)]
+    ) + numbers
+
+
 def frequency(facts: Facts) -> tuple[str, str]:
     label_counts = facts.data.label_counts
     if label_counts is None:
