@@ -42,15 +42,16 @@ class Kind(NamedTuple):
 # --- locks
 
 
-def take_lock(path: Path) -> IO[bytes]:
-    """Lock a file until the stream is closed or the process ends; BlockingIOError if another process holds it.
+def take_lock(path: Path, on_wait: Callable[[], None] | None = None) -> IO[bytes]:
+    """Lock a file until the stream is closed or the process ends; the system frees the lock of one that dies.
 
-    File systems without locks let every process in.
+    If another process holds it, raise BlockingIOError, or call `on_wait` and wait. File systems without locks let every
+    process in.
     """
     for _ in range(_TRIES):
         stream = open(path, "a+b", buffering=0)  # noqa: SIM115 (the lock lives as long as it)
         try:
-            _flock(stream)
+            _flock(stream, on_wait)
             # The previous holder may have deleted the file; others would then lock a new file of that name.
             if _is_at(stream, path):
                 return stream
@@ -61,14 +62,17 @@ def take_lock(path: Path) -> IO[bytes]:
     raise OSError(f"{path.name} is deleted repeatedly")
 
 
-def _flock(stream: IO[bytes]) -> bool:
-    """Lock the file now or raise BlockingIOError; return False if locks are not supported."""
+def _flock(stream: IO[bytes], on_wait: Callable[[], None] | None = None) -> bool:
+    """Lock the file; return False if locks are not supported."""
     if fcntl is None:
         return False
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise
+        if on_wait is None:
+            raise
+        on_wait()
+        fcntl.flock(stream, fcntl.LOCK_EX)
     except OSError:
         return False
     return True

@@ -1,22 +1,16 @@
 """Download data sets, check and unpack them atomically."""
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from xmlpreck.config import InputError
 from xmlpreck.data.fetch.archives import unpack
 from xmlpreck.data.fetch.transfer import FetchError, Unreachable, download, say
-from xmlpreck.files.atomic import scratch_folder, sync
+from xmlpreck.files.atomic import scratch_folder, sync, take_lock
 from xmlpreck.files.contents import file_sha256
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two fetches of one data set may collide
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["UNVERIFIED", "Archive", "FetchError", "Mirror", "Unreachable", "download_path", "fetch_mirror", "say"]
 
@@ -75,7 +69,8 @@ def fetch_mirror(mirror: Mirror, target: Path, check: Callable[[Path], None] | N
     wanted = [target / name for archive in mirror.archives for name in archive.files]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target):
+        lock = target.with_name(f".{target.name}.lock")
+        with take_lock(lock, lambda: say(f"{target}: waiting: another process is fetching it")):
             if all(path.is_file() for path in wanted):  # another process fetched them meanwhile
                 return
             downloads = [_obtain(archive, download_path(archive, target)) for archive in mirror.archives]
@@ -100,19 +95,6 @@ def fetch_mirror(mirror: Mirror, target: Path, check: Callable[[Path], None] | N
 def download_path(archive: Archive, target: Path) -> Path:
     """Return the path of the archive until it is unpacked; one that a user puts there is used as it is."""
     return target.with_name(f"{target.name}-{hashlib.sha256(archive.address.encode()).hexdigest()[:8]}.download")
-
-
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Let one process in at a time; the system frees the lock of one that dies."""
-    with open(target.with_name(f".{target.name}.lock"), "wb") as stream:
-        if fcntl is not None:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                say(f"{target}: waiting: another process is fetching it")
-                fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def _set_aside(downloads: list[Path]) -> str:
