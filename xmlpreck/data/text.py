@@ -20,6 +20,7 @@ from scipy.sparse import csr_array
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.data.dataset import Documents, build_csr
 from xmlpreck.data.formats.documents import Fields
+from xmlpreck.files import read_errors, write_errors
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
 
@@ -93,10 +94,8 @@ class TextVectorizer:
     def save(self, folder: str | Path) -> None:
         """Write text.json, idf.npy and, unless hashed, vocabulary.txt."""
         folder = Path(folder)
-        try:
+        with write_errors(folder, InputError):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
         about = {
             "format": _KIND,
             "format_version": FORMAT_VERSION,
@@ -119,10 +118,8 @@ class TextVectorizer:
         folder = Path(folder)
         config, n_documents, n_features = _read_about(folder / "text.json")
         path = folder / "idf.npy"
-        try:
+        with read_errors(path, InputError):
             idf = load_array(path)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
         if idf.shape != (n_features,) or idf.dtype != np.float64:
             raise InputError(
                 f"{path}: holds {idf.dtype} of shape {idf.shape}, but text.json says {n_features} features"
@@ -138,12 +135,11 @@ class TextVectorizer:
 
 def _read_about(path: Path) -> tuple[TextConfig, int, int]:
     """Read (settings, n_documents, n_features) from a text.json."""
-    try:
-        about = read_json(path)
-    except FileNotFoundError:
-        raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+    with read_errors(path, InputError):
+        try:
+            about = read_json(path)
+        except FileNotFoundError:
+            raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
     about = check_format(about, path, _KIND, FORMAT_VERSION, InputError)
     for name in ("n_documents", "n_features"):
         if type(about.get(name)) is not int or not 1 <= about[name] < 2**63:
@@ -155,11 +151,8 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
 
 
 def _read_terms(path: Path, n_terms: int) -> list[str]:
-    try:
-        with open_regular(path) as stream:
-            terms = stream.read().decode().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+    with read_errors(path, InputError), open_regular(path) as stream:
+        terms = stream.read().decode().split("\n")
     if terms.pop() or len(terms) != n_terms:
         raise InputError(f"{path}: has {len(terms)} whole lines, but text.json says {n_terms} features")
     for line, (before, term) in enumerate(pairwise(terms), 2):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from xmlpreck.config import InputError
-from xmlpreck.files import AnyPath, FormatError
+from xmlpreck.files import AnyPath, FormatError, write_errors
 
 try:
     import fcntl
@@ -199,15 +199,6 @@ def refuse_strangers(folder: Path, kind: Kind) -> None:
 
 
 # --- atomic writes
-
-
-@contextmanager
-def write_errors(path: AnyPath, error: type[InputError] = FormatError) -> Iterator[None]:
-    """Report an OSError as `PATH: cannot be written: REASON`."""
-    try:
-        yield
-    except OSError as failure:
-        raise error(f"{path}: cannot be written: {failure.strerror or failure}") from failure
 
 
 @contextmanager

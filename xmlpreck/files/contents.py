@@ -8,7 +8,6 @@ import shutil
 import stat
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
@@ -18,8 +17,8 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from xmlpreck.config import InputError
-from xmlpreck.files import AnyPath, FormatError, first_line
-from xmlpreck.files.atomic import atomic_path, write_errors
+from xmlpreck.files import AnyPath, FormatError, first_line, read_errors, write_errors
+from xmlpreck.files.atomic import atomic_path
 
 BLOCK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 16
@@ -92,15 +91,6 @@ def reading_as(kind: str, path: AnyPath) -> Iterator[None]:
         raise FormatError(f"{path}: cannot be read as {kind}: {first_line(error)}") from error
 
 
-@contextmanager
-def _reading(path: AnyPath) -> Iterator[None]:
-    """Report errors of the operating system and of gzip in one line that names the file."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
 def _is_gzip(path: Path) -> bool:
     """Tell by the name or by the first bytes: a download may have lost its suffix."""
     if path.suffix == ".gz":
@@ -137,14 +127,14 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 def read_head(path: AnyPath, n_bytes: int = HEAD_BYTES) -> bytes:
     """Read the first bytes, unpacked."""
-    with _reading(path), _open(Path(path)) as stream:
+    with read_errors(path), _open(Path(path)) as stream:
         return stream.read(n_bytes)
 
 
 def read_bytes(path: AnyPath) -> np.ndarray:
     """Read all bytes of a file, unpacked."""
     file = Path(path)
-    with _reading(path):
+    with read_errors(path):
         if _is_gzip(file):
             with _open(file) as stream:
                 return np.frombuffer(stream.read(), np.uint8)
@@ -171,7 +161,7 @@ def line_blocks(path: AnyPath, block_bytes: int | None = BLOCK_BYTES) -> Iterato
             yield whole
         return
     text = b""
-    with _reading(path), _open(Path(path)) as stream:
+    with read_errors(path), _open(Path(path)) as stream:
         # A line longer than a block doubles it, so that the search for its end stays linear.
         while more := stream.read(max(block_bytes, len(text))):
             text += more

@@ -20,6 +20,7 @@ from scipy.special import expit, log_expit, logit
 
 from xmlpreck.config import InputError
 from xmlpreck.data.dataset import TopK
+from xmlpreck.files import read_errors
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import load_array
 from xmlpreck.metrics import hits
@@ -104,10 +105,8 @@ def _file(folder: str | Path, name: str) -> Path:
 
 
 def _load_array(path: Path, dtype: type[np.generic]) -> np.ndarray:
-    try:
+    with read_errors(path, InputError):
         array = np.array(load_array(path))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
     if array.dtype != dtype:
         raise InputError(f"{path}: holds {array.dtype}, not {np.dtype(dtype)}: calibrate the model again")
     return array

@@ -13,6 +13,7 @@ from xmlpreck.config import InputError, RowsConfig, from_dict, without_retired
 from xmlpreck.data.dataset import check_count, check_offsets
 from xmlpreck.data.text import FILES as TEXT_FILES
 from xmlpreck.data.text import TextVectorizer
+from xmlpreck.files import read_errors, write_errors
 from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers
 from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
 from xmlpreck.kernels import bfloat
@@ -73,18 +74,15 @@ def write_model(folder: Path, model: Contents) -> int:
     What was written is read again first: a model that could not be loaded never takes the place of one that can.
     """
     check_target(folder)
-    try:
-        with atomic_folder(folder, MODEL) as ready:
-            _write_files(ready, model)
-            n_bytes = sum(file.stat().st_size for file in ready.iterdir())
-            try:
-                open_files(ready)
-            except InputError as error:
-                what = str(error).replace(f"{ready}/", "").replace(str(ready), "it")
-                raise ModelError(f"{folder}: is not saved, since it could not be loaded again: {what}") from None
-            return n_bytes
-    except OSError as error:
-        raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    with write_errors(folder, ModelError), atomic_folder(folder, MODEL) as ready:
+        _write_files(ready, model)
+        n_bytes = sum(file.stat().st_size for file in ready.iterdir())
+        try:
+            open_files(ready)
+        except InputError as error:
+            what = str(error).replace(f"{ready}/", "").replace(str(ready), "it")
+            raise ModelError(f"{folder}: is not saved, since it could not be loaded again: {what}") from None
+        return n_bytes
 
 
 def _write_files(folder: Path, model: Contents) -> None:
@@ -219,10 +217,8 @@ def open_head(folder: Path, verify: bool = False) -> Head:
 
 def map_array(folder: Path, name: str) -> np.ndarray:
     path = folder / f"{name}.npy"
-    try:
+    with read_errors(path, ModelError):
         return load_array(path, "c")  # private pages: kernels see the same types as in training, and compile once
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_calibration(folder: Path, names: frozenset[str], n_labels: int) -> Calibration | None:
@@ -275,10 +271,8 @@ def check_target(folder: Path, data: str | None = None) -> None:
     """
     if not folder.name:
         raise ModelError(f"{folder}: is no name for a model: choose a folder of its own by --out")
-    try:
+    with write_errors(folder, ModelError):
         refuse_strangers(folder, MODEL)
-    except OSError as error:
-        raise ModelError(f"{folder}: cannot be written: {error.strerror or error}") from None
     if data is not None and (folder / ABOUT).exists():
         about = read_about(folder).get("data")
         other = about.get("place") if isinstance(about, dict) else None
@@ -290,21 +284,17 @@ def check_target(folder: Path, data: str | None = None) -> None:
 def read_about(folder: Path) -> dict[str, Any]:
     """Read model.json; refuse what is not ours or of another version."""
     path = folder / ABOUT
-    try:
-        about = read_json(path)
-    except FileNotFoundError:
-        raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with read_errors(path, ModelError):
+        try:
+            about = read_json(path)
+        except FileNotFoundError:
+            raise ModelError(f"{folder}: is not a model directory: it has no model.json") from None
     return check_format(about, path, "xmlpreck model", FORMAT_VERSION, ModelError)
 
 
 def read_names(path: Path, n_names: int) -> list[str]:
-    try:
-        with open_regular(path) as stream:
-            names = stream.read().decode("utf-8").split("\n")[:-1]
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with read_errors(path, ModelError), open_regular(path) as stream:
+        names = stream.read().decode("utf-8").split("\n")[:-1]
     if len(names) != n_names:
         raise ModelError(f"{path}: has {len(names)} names, but the model has {n_names}")
     return names

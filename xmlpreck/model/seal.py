@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xmlpreck.config import InputError
+from xmlpreck.files import read_errors
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import file_sha256, read_json
 
@@ -65,20 +66,16 @@ def check_seal(folder: Path, about: dict[str, Any], known: frozenset[str], verif
 
 def _stamp(path: Path) -> list[int]:
     """What changes when a file does, or is copied; a link to a device or a pipe is refused."""
-    try:
+    with read_errors(path, ModelError):
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             raise OSError("it is not a file")
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _digest(path: Path) -> str:
-    try:
+    with read_errors(path, ModelError):
         return file_sha256(path)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _read_memo(folder: Path) -> dict[str, Any]:

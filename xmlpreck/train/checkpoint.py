@@ -11,6 +11,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from xmlpreck.config import ConfigError, InputError, from_dict
+from xmlpreck.files import write_errors
 from xmlpreck.files.atomic import atomic_folder, remove_leftovers, take_lock
 from xmlpreck.files.contents import file_sha256, load_array, read_json
 from xmlpreck.model.info import check_history, check_tuning
@@ -46,10 +47,8 @@ class Checkpoints:
     def locked(self) -> Iterator[None]:
         """Keep other runs out. The lock ends with the process, however that ends."""
         made = [parent for parent in self.folder.parents if not parent.exists()]
-        try:
+        with write_errors(self.folder, CheckpointError):
             stream = self._lock()
-        except OSError as error:
-            raise CheckpointError(f"{self.folder}: cannot be written: {error.strerror or error}") from None
         with stream:
             remove_leftovers(self.folder)  # of a run that was killed as it wrote
             try:
@@ -101,17 +100,15 @@ class Checkpoints:
         `write` puts the arrays into a folder and returns the sha256 of each file.
         """
         number = max(self._taken(), default=0) + 1
-        try:
-            with atomic_folder(self._path(number)) as folder:
-                hashes = write(folder)
-                (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
-                hashes[ABOUT] = file_sha256(folder / ABOUT)
-                (folder / HASHES).write_text(json.dumps(hashes), encoding="utf-8")
-        except OSError as error:
-            raise CheckpointError(f"{self._path(number)}: cannot be written: {error.strerror or error}") from None
+        path = self._path(number)
+        with write_errors(path, CheckpointError), atomic_folder(path) as folder:
+            hashes = write(folder)
+            (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+            hashes[ABOUT] = file_sha256(folder / ABOUT)
+            (folder / HASHES).write_text(json.dumps(hashes), encoding="utf-8")
         for old in self.numbers()[KEPT:]:
             self._remove(old)
-        return self._path(number)
+        return path
 
     def last(self) -> Saved | None:
         """The last checkpoint that is whole."""

@@ -22,8 +22,7 @@ from xmlpreck.data.formats.recognition import (
     partner,
     require_source,
 )
-from xmlpreck.files import AnyPath, FormatError
-from xmlpreck.files.atomic import write_errors
+from xmlpreck.files import AnyPath, FormatError, write_errors
 from xmlpreck.files.contents import BLOCK_BYTES, parse_names, read_bytes, write_names
 
 Parts = Iterator[csr_array]

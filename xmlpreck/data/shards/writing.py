@@ -25,7 +25,8 @@ from xmlpreck.data.shards.sets import (
     ShardSet,
     read_manifest,
 )
-from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers, scratch_folder, write_errors
+from xmlpreck.files import write_errors
+from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers, scratch_folder
 from xmlpreck.files.contents import file_sha256, write_names
 
 _OWN_NAME = re.compile(r"shard-\d{5,}\.(parquet|h5)|(labels|features)\.txt")
