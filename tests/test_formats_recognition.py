@@ -381,7 +381,7 @@ def test_split_files_that_are_missing_or_too_many(bibtex):
         formats.read_split(bibtex, "train")
     write(bibtex / "more_trSplit.txt", "1\n").rename(bibtex / "bibtex_trSplit.txt")
     shutil.copy(bibtex / "Bibtex_data.txt", bibtex / "Other_data.txt")
-    with refuses("there is more than one file of rows: Bibtex_data.txt, Other_data.txt: name one of them"):
+    with refuses("there is more than one file of rows: Bibtex_data.txt, Other_data.txt: keep or name one of them"):
         formats.read_split(bibtex, "train")
 
 

@@ -55,8 +55,9 @@ def check_format(about: Any, path: object, format: str, version: int, error: typ
     if not isinstance(about, dict) or about.get("format") != format:
         raise error(f"{path}: is not an {format} file")
     if (found := about.get("format_version")) != version:
-        by = f": it was made with {about['made_with']!r:.99}" if "made_with" in about else ""
-        raise error(f"{path}: has format version {found!r:.40}, this xmlpreck reads {version}{by}")
+        maker = f" ({about['made_with']!r:.99})" if "made_with" in about else ""
+        what = f"has format version {found!r:.40}, this xmlpreck reads {version}"
+        raise error(f"{path}: {what}: make it again, or use the xmlpreck that made it{maker}")
     return about
 
 

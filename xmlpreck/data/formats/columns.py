@@ -30,20 +30,19 @@ def find_columns(data: Path, split: str) -> Path | None:
     found = _files_ending(data.parent, _ENDINGS[split]) if data.parent.is_dir() else []
     prefix = data.name.lower().partition("data.txt")[0]
     alike = [file for file in found if file.name.lower().startswith(prefix + _ENDINGS[split][:2])]
-    chosen = alike or found
-    if len(chosen) > 1:
-        names = ", ".join(file.name for file in chosen)
-        raise FormatError(f"{data}: there is more than one file of {split} rows: {names}: keep one of them")
-    return chosen[0] if chosen else None
+    return _only(alike or found, f"{data}: there is more than one file of {split} rows")
 
 
 def find_data(folder: Path, split: str) -> Path | None:
     """Find the `*data.txt` of a folder that has row numbers beside it."""
     found = [file for file in _files_ending(folder, "data.txt") if find_columns(file, split)]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise FormatError(f"{folder}: there is more than one file of rows: {names}: name one of them")
-    return found[0] if found else None
+    return _only(found, f"{folder}: there is more than one file of rows")
+
+
+def _only(files: list[Path], error: str) -> Path | None:
+    if len(files) > 1:
+        raise FormatError(f"{error}: {', '.join(file.name for file in files)}: keep or name one of them")
+    return files[0] if files else None
 
 
 def read_column(path: AnyPath, column: int, n_rows: int) -> np.ndarray:
