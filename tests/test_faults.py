@@ -13,6 +13,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
@@ -33,7 +34,7 @@ from xmlpreck.data import catalog, corpus, validate  # noqa: F401
 from xmlpreck.data.formats import write_repository_text
 from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.evaluation import report  # noqa: F401
-from xmlpreck.train import Checkpoints, Safety, fit, load_kernels, tuning
+from xmlpreck.train import Checkpoints, Safety, fit, tuning
 
 SECONDS = 60  # after which a command counts as hung
 NOBODY = 65534
@@ -45,7 +46,7 @@ MB = 1 << 20
 
 def serve():
     """Fork a command for every line of JSON on stdin; {"wait": pid} asks how it ended."""
-    load_kernels()
+    compile_kernels()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -59,6 +60,16 @@ def serve():
         print(json.dumps(pid), flush=True)
 
 
+def compile_kernels():
+    """Do once what commands do: a forked one that had to compile would take as long as one that hangs."""
+    tuning.FREE_WORK = 0.0  # the budget of large data: small data may have a hundred times as much
+    with tempfile.TemporaryDirectory() as name:
+        write_repository_text(Path(name) / "train.txt", make_dataset(1100, 50, 20, features_per_row=5, seed=0))
+        xmlpreck.convert(name, Path(name) / "shards")
+        model = xmlpreck.fit(name, threads=1)
+        model.score(xmlpreck.load_data(name))
+
+
 def run_forked(order):
     """The command as `python -m xmlpreck` would run it, within its limits; returns the exit code."""
     os.chdir(order["folder"])
@@ -68,7 +79,6 @@ def run_forked(order):
     os.dup2(log, 2)
     faulthandler.dump_traceback_later(SECONDS * 0.9, file=2)  # where it hangs, if it does, is in the log then
     sys.argv = ["xmlpreck", *order["words"]]
-    tuning.FREE_WORK = 0.0  # the budget of large data: small data may have a hundred times as much
     if order["file_bytes"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does at its start
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_bytes"],) * 2)
