@@ -81,7 +81,8 @@ def test_weights_of_an_interrupted_pass_are_not_used(monkeypatch):
 
 SWALLOWED = """
 import os, signal, sys
-from xmlpreck.cli import main, training
+from xmlpreck.api import training
+from xmlpreck.cli import main
 
 read_settings = training.read_settings
 

@@ -55,6 +55,9 @@ def python_run(call: Callable[[], Any], delay: float) -> tuple[str, float]:
     except KeyboardInterrupt:
         seconds = time.monotonic() - sent[0]
     timer.join()
+    deadline = time.monotonic() + 1.0  # a thread that has ended its work may wait for a core to end itself
+    while alive_threads() > n_threads and time.monotonic() < deadline:
+        time.sleep(0.001)
     return ("interrupted" if alive_threads() <= n_threads else "threads left"), seconds
 
 
