@@ -224,20 +224,20 @@ def test_evaluation_has_the_values_of_one_machine(ray_cluster, monkeypatch, caps
 
 def kill_workers(monkeypatch, n_kills):
     """Kill a worker that is busy with items, so many times; gives the list of those killed."""
-    deal, killed, pid_of = prediction.Crew._deal, [], {}
+    deal, killed, pid_of = prediction.Pool._deal, [], {}
 
-    def deal_and_kill(crew, *args):
-        for hand in crew.hands:
-            if hand.is_open and hand not in pid_of:
-                pid_of[hand] = ray.get(hand.actor.__ray_call__.remote(lambda worker: os.getpid()))
-        deal(crew, *args)
-        alive = [hand for hand in crew.hands if hand in pid_of and hand not in killed]
-        busy = [hand for hand in alive if hand.n_items == prediction.ITEMS_A_WORKER]
+    def deal_and_kill(pool, *args):
+        for worker in pool.workers:
+            if worker.is_open and worker not in pid_of:
+                pid_of[worker] = ray.get(worker.actor.__ray_call__.remote(lambda worker: os.getpid()))
+        deal(pool, *args)
+        alive = [worker for worker in pool.workers if worker in pid_of and worker not in killed]
+        busy = [worker for worker in alive if worker.n_items == prediction.ITEMS_A_WORKER]
         if busy and len(killed) < n_kills:
             killed.append(busy[0])
             os.kill(pid_of[busy[0]], signal.SIGKILL)
 
-    monkeypatch.setattr(prediction.Crew, "_deal", deal_and_kill)
+    monkeypatch.setattr(prediction.Pool, "_deal", deal_and_kill)
     return killed
 
 
@@ -255,8 +255,8 @@ def ask_until_lost(actor):
 
 
 def test_a_node_that_goes_does_not_show(ray_cluster, monkeypatch):
-    hire, hired = prediction.Crew._hire, []
-    monkeypatch.setattr(prediction.Crew, "_hire", lambda crew, n: (hire(crew, n), hired.extend(crew.hands)))
+    hire, hired = prediction.Pool._hire, []
+    monkeypatch.setattr(prediction.Pool, "_hire", lambda pool, n: (hire(pool, n), hired.extend(pool.workers)))
     node = ray_cluster.add_node(num_cpus=2, object_store_memory=100_000_000)
     rows = open_split("rows", "test")
     expected = Model.load("m").predict_topk(rows.read(0, rows.n_rows).rows, 5)
@@ -268,7 +268,7 @@ def test_a_node_that_goes_does_not_show(ray_cluster, monkeypatch):
         )
         tops = [next(found)[1]]
         ray_cluster.remove_node(node, allow_graceful=False)
-        there = next(hand.actor for hand in hired if hand.node.id == node.node_id)
+        there = next(worker.actor for worker in hired if worker.node.id == node.node_id)
         with pytest.raises(ray.exceptions.RayError):  # it may outlive its node for seconds, and do all of its work
             ask_until_lost(there)
         tops += [top for _, top in found]
@@ -288,7 +288,7 @@ def test_a_node_that_has_gone_unnoticed_is_left_out(ray_cluster):
 
 def test_work_that_always_kills_is_given_up(ray_cluster, monkeypatch, capsys):
     kill_workers(monkeypatch, 10**6)
-    monkeypatch.setattr(prediction, "MOST_TRIES", 2)
+    monkeypatch.setattr(prediction, "MAX_TRIES", 2)
     said = refused(capsys, "--engine", "ray", "--address", ray_cluster.address, "--label-shards", "2")
     assert "a worker was lost 2 times over the same work" in said
     assert not Path("refused.npz").exists()

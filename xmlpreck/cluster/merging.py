@@ -1,4 +1,4 @@
-"""What the driver makes of the shards' answers: the steps of a batch, and the weights of all labels."""
+"""Merge the shards' answers: into the steps of a batch, and into the weights of all labels."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,20 +19,20 @@ class Chosen(NamedTuple):
 
 
 def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Chosen:
-    """The steps of some rows of the batch after so many, from what all shards say."""
+    """Choose the steps of some rows, from the proposals of all shards, after n_batches batches."""
     n_labels_of = np.sum([np.diff(each.pos_offsets) for each in proposals], axis=0)
-    n_rows, most_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
-    merged = new_merged(n_rows, most_labels, settings.k)
+    n_rows, max_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
+    merged = new_merged(n_rows, max_labels, settings.k)
     for each in proposals:
         label_shards.merge_proposals(each, merged)
-    batch = new_batch(n_rows, max(n_rows, 1), settings.k + most_labels)
+    batch = new_batch(n_rows, max(n_rows, 1), settings.k + max_labels)
     label_shards.choose_rows(merged, settings, float(n_batches), batch)
     has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
     return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))
 
 
 def split_pairs(chosen: Sequence[Chosen], ranges: Sequence[range]) -> list[Pairs]:
-    """Steps of rows as each shard takes them, and the hardest labels that are its own."""
+    """Divide the steps and the hardest labels of rows among the shards."""
     batches, hardest = [each.batch for each in chosen], np.concatenate([each.hardest for each in chosen])
     n_pairs = np.concatenate([batch.n_pairs[: len(batch.updated)] for batch in batches])
     is_pair = [np.arange(batch.pair_labels.shape[1]) < batch.n_pairs[:, None] for batch in batches]
@@ -50,14 +50,14 @@ def split_pairs(chosen: Sequence[Chosen], ranges: Sequence[range]) -> list[Pairs
 
 
 def join_labels(parts: Sequence[dict[str, np.ndarray]], ranges: Sequence[range]) -> Weights:
-    """Sparse rows of all labels: a feature's row is those of the shards, one after the other."""
+    """Join the shards' weights: a feature's row is those of the shards, one after the other."""
     lengths = [np.diff(part["offsets"]) for part in parts]
     offsets = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))])
     labels, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], parts[0]["values"].dtype)
     starts = offsets[:-1].copy()
     for part, length, shard in zip(parts, lengths, ranges, strict=True):
-        places = np.repeat(starts - part["offsets"][:-1], length) + np.arange(len(part["labels"]))
-        labels[places] = part["labels"] + np.int32(shard.start)
-        values[places] = part["values"]
+        positions = np.repeat(starts - part["offsets"][:-1], length) + np.arange(len(part["labels"]))
+        labels[positions] = part["labels"] + np.int32(shard.start)
+        values[positions] = part["values"]
         starts += length
     return sparse_weights(offsets, labels, values, ranges[-1].stop)

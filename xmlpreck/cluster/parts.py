@@ -26,7 +26,7 @@ from xmlpreck.model.layout import DENSE_SHARE_PREDICTING
 from xmlpreck.model.seal import ModelError
 
 MODEL_SHARE = 1.5  # of a model's bytes must fit a node, which has rows and buffers, too
-CHUNK = 1 << 24  # weights that are looked at together as labels are counted and cut
+CHUNK = 1 << 24  # weights that are read together as labels are counted and cut
 
 
 class Part(NamedTuple):
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 def open_without_weights(folder: str | Path, verify: bool = False) -> Model:
-    """All of a model but its weights and features: enough to write predictions, and small for any number of labels."""
+    """Open a model without weights and features: enough to write predictions, small for any number of labels."""
     folder = Path(folder)
     about, rows, n_features, n_labels, names = open_head(folder, verify)
     return Model(
@@ -51,7 +51,7 @@ def open_without_weights(folder: str | Path, verify: bool = False) -> Model:
 
 
 def choose_parts(session: Session, folder: Path, n_labels: int, n_parts: int | None) -> list[Part | None]:
-    """As many label shards as asked for; unasked all labels in one, or as few as the smallest node can hold."""
+    """Choose the label shards: as many as asked for, else one, or as few as the smallest node can hold."""
     if n_parts is None:
         n_bytes = MODEL_SHARE * _bytes_in_memory(folder, n_labels)
         smallest = min(session.nodes(), key=lambda node: node.memory)
@@ -63,7 +63,7 @@ def choose_parts(session: Session, folder: Path, n_labels: int, n_parts: int | N
 
 
 def _map_arrays(folder: Path) -> list[np.ndarray]:
-    """The arrays of a model as they are on disk, held to what it takes to cut them."""
+    """Map the arrays of a model from disk, and check what is needed to cut them."""
     arrays = [map_array(folder, name) for name in ARRAYS]
     offsets, labels, values = arrays
     are_lists = all(array.ndim == 1 for array in arrays) and len(offsets) > 0
@@ -79,14 +79,14 @@ def _map_arrays(folder: Path) -> list[np.ndarray]:
 
 
 def _bytes_in_memory(folder: Path, n_labels: int) -> int:
-    """8 for a weight, and for each label where a feature has a dense row besides what a weight has on disk."""
+    """8 bytes for a weight, and the size of a stored weight for each cell of a dense row."""
     offsets, labels, values = _map_arrays(folder)
     n_dense = int((np.diff(offsets) * DENSE_SHARE_PREDICTING > n_labels).sum())
     return 8 * len(labels) + values.itemsize * n_dense * n_labels
 
 
 def part_labels(folder: Path, n_labels: int, n_parts: int) -> list[Part]:
-    """Contiguous labels for each part, with about the same number of weights."""
+    """Divide the labels into contiguous parts with about the same number of weights."""
     if n_parts > n_labels:
         raise InputError(f"{n_labels} labels cannot be parted into {n_parts} label shards")
     _, labels, _ = _map_arrays(folder)
@@ -97,13 +97,13 @@ def part_labels(folder: Path, n_labels: int, n_parts: int) -> list[Part]:
             raise ModelError(f"{folder}: a label is not within 0 to {n_labels - 1}")
         counts += np.bincount(chunk, minlength=n_labels)
     before = np.concatenate([[0], np.cumsum(counts)])
-    # A label without weights costs something, too: its place among the scores.
+    # A label without weights costs something, too: its score.
     edges = cut_evenly(counts + 1, n_parts)
     return [Part(a, b, int(before[b] - before[a])) for a, b in pairwise(edges)]
 
 
 def cut_evenly(costs: np.ndarray, n_parts: int) -> list[int]:
-    """Edges of contiguous parts of about the same cost, with one item or more each."""
+    """Return the edges of contiguous parts of about the same cost, with one item or more each."""
     before = np.concatenate([[0], np.cumsum(costs)])
     # The nearest edge to each equal share.
     edges = np.searchsorted((before[1:] + before[:-1]) / 2, before[-1] * np.arange(n_parts + 1) / n_parts)
@@ -113,7 +113,7 @@ def cut_evenly(costs: np.ndarray, n_parts: int) -> list[int]:
 
 
 def load_part(folder: Path, part: Part) -> Model:
-    """The scorers of some labels; no other weights are ever in memory together."""
+    """Load the weights of some labels; those of others are only read in chunks."""
     bare = open_without_weights(folder)
     offsets, labels, values = _map_arrays(folder)
     kept_labels, kept_values = np.empty(part.n_weights, np.int32), np.empty(part.n_weights, values.dtype)
@@ -135,12 +135,12 @@ def load_part(folder: Path, part: Part) -> Model:
 
 
 def among_all(top: TopK, first: int) -> TopK:
-    """Labels of a part that begins at `first`, by their ids among all labels."""
+    """Return the labels of a part that begins at `first` by their ids among all labels."""
     return top._replace(labels=np.where(top.labels < 0, -1, top.labels + np.int32(first)))
 
 
 def merge(parts: Sequence[TopK], k: int) -> TopK:
-    """The k best of all parts, which stand by rising labels: a stable sort leaves the lower of two equals first."""
+    """Merge the k best of all parts, given by ascending labels: a stable sort leaves the lower of two equals first."""
     if len(parts) == 1:
         return parts[0]
     labels, scores = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))

@@ -1,4 +1,4 @@
-"""Rows that every node opens for itself, by path: none of them passes through the driver."""
+"""Rows that every node opens itself, by path: none of them passes through the driver."""
 
 import hashlib
 from pathlib import Path
@@ -12,7 +12,7 @@ from xmlpreck.data.shards import MANIFEST, ShardSet, find_shards, is_remote
 
 
 class Place(NamedTuple):
-    """Where rows are: a file, folder or URI, or a name of the catalogue whose rows are made up; and what they are."""
+    """Where rows are (a file, folder, URI, or the name of a synthetic set), and a digest of them."""
 
     path: str
     split: str
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         else:
             rows = ShardSet(folder, verify=False)
         if digest_rows(rows) != self.digest:
-            what = "are not the rows that the driver has: copy them anew"
+            what = "are not the rows that the driver has: copy them again"
             raise InputError(f"node {this_node()}: {self.path}: {what}")
         return rows
 
@@ -45,7 +45,7 @@ def find_place(rows: RowSource, data: str, split: str, data_dir: str | None, for
 
 
 def digest_rows(rows: RowSource) -> str:
-    """What tells other rows from these: the manifest of shards, which knows all their bytes, else the sizes."""
+    """Identify rows: by the manifest of shards, which has the hashes of all bytes, else by their sizes."""
     if isinstance(rows, ShardSet):
         return hashlib.sha256((rows.folder / MANIFEST).read_bytes()).hexdigest()
     return f"{rows.n_rows} rows, {rows.n_features} features, {rows.n_labels} labels"
