@@ -19,8 +19,7 @@ from xmlpreck.data import formats
 from xmlpreck.data.formats import Dataset, FormatError
 from xmlpreck.data.rows import read_blocks
 from xmlpreck.data.shards import write_shards
-from xmlpreck.kernels import scoring
-from xmlpreck.kernels.arrays import new_work, sparse_weights
+from xmlpreck.kernels.arrays import sparse_weights
 from xmlpreck.model import Model, all_sparse, lay_out
 from xmlpreck.train import Interrupted, Safety, fit
 
@@ -103,15 +102,6 @@ def draw_model(seed, bias=0.5):
     scorer = Model(scorer.weights, RowsConfig(True, bias))
     rows = random_array((40, scorer.n_features), density=0.3, rng=rng).tocsr().astype(np.float32)
     return scorer, csr_array(rows)
-
-
-def perturbed(noise, key, n_labels, dtype=np.float64):
-    """The noise that a row with this key sees, by the kernel itself."""
-    work = new_work(n_labels, dtype=dtype)
-    work.counts[:] = 1, 0
-    scoring.open_all(n_labels, work)
-    scoring.perturb(noise, np.uint64(key), 0, work)  # numba hands uint64 out as a Python int
-    return work.scores[:n_labels].copy()
 
 
 def dense(weights, mask=None):

@@ -208,63 +208,103 @@ def eta_at(eta, decay, t, pass_number, n_passes):
     return {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay]
 
 
-def relevance_of(row, relevance, y):
-    """The relevance of a row's labels: 1 for every label, unless a matrix of them is given."""
-    return y.astype(float) if relevance is None else relevance[row]
-
-
 def hardest_label(s, y):
     """The irrelevant label with the highest score, the lower one of equals; None if the row has none, or no label."""
     irrelevant = [label for label in range(len(s)) if not y[label]]
     return min(irrelevant, key=lambda label: (-s[label], label)) if y.any() and irrelevant else None
 
 
+def mixed(key):
+    """The finaliser of splitmix64 (Steele, Lea & Flood, OOPSLA 2014): 64 bits in, 64 bits out."""
+    key = (key ^ key >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    key = (key ^ key >> 27) * 0x94D049BB133111EB % 2**64
+    return key ^ key >> 31
+
+
+def gumbel_noise(seed, tau, pass_number, row, n_labels):
+    """tau times a Gumbel draw for each label: from one table, a block of 64 labels from an index that is hashed."""
+    table = tau * np.random.default_rng(seed).gumbel(size=2**14 + 64)
+    pass_key = int(np.random.default_rng([seed, pass_number, 1]).integers(2**63))
+    row_key = mixed((pass_key + row) % 2**64)
+    noise = np.zeros(n_labels)
+    for label in range(n_labels):
+        index = mixed((row_key + label // 64 * 0x9E3779B97F4A7C15) % 2**64) % 2**14
+        noise[label] = table[index + label % 64]
+    return noise
+
+
+def step(s, y, rule, k, spread, weights):
+    """The coefficients of a row: those of the rule, spread out and weighted if asked for."""
+    c = RULES[rule](s, y, k)
+    if spread and rule.startswith("sgd"):
+        c = spread_out(c, s, y, k)
+    return c if weights is None else weighted(c, weights)
+
+
+def pair_weights(row, label_weights, relevance):
+    """The weights of a row's labels, or None if they all count 1."""
+    if label_weights is None and relevance is None:
+        return None
+    return (1.0 if label_weights is None else label_weights) * (1.0 if relevance is None else relevance[row])
+
+
+def measured(s, y, rule, k, c):
+    """(surrogate, mistakes, does it change the weights?) of a row; 0 without labels."""
+    k_i = min(k, int(y.sum()))
+    if k_i == 0:
+        return np.zeros(3)
+    return np.array([SURROGATE_OF[rule](s, y, k_i)[0], mistakes(s, y, k_i), c.any()])
+
+
+def projected(W, radius):
+    """Onto the ball of this radius; 0 = no projection."""
+    norm = np.linalg.norm(W)
+    return W * (radius / norm) if 0 < radius < norm else W
+
+
+def widened_support(allowed, X, hardest):
+    """Let the hardest label of each row use the row's features."""
+    allowed = allowed.copy()
+    for row, label in hardest.items():
+        if label is not None:
+            allowed[X[row] != 0, label] = True
+    return allowed
+
+
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
           widened=None):  # fmt: skip
-    """One pass for each row order in `orders`, from W = `start` (None = 0); noise(pass_number, row) is added to a row's
-    scores; with `spread` an SGD rule lowers the k best irrelevant labels by equal parts; with `cut` rows are scored
-    with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of a row's labels; from pass `widened` on
-    the label that was the hardest for a row in the pass before may use the row's features."""
+    """One pass for each row order in `orders`, from W = `start` (None = 0).
+
+    noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
+    equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
+    a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
+    features.
+    """
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
     facts, hardest, orders = [], {}, list(orders)
     for pass_number, order in enumerate(orders, start=1):
-        surrogate, errors, updated = 0.0, 0, 0
+        facts.append(np.zeros(3))
         if pass_number == widened:
-            for row, label in hardest.items():
-                if label is not None:
-                    allowed[X[row] != 0, label] = True
-        for start in range(0, len(order), batch_rows):
+            allowed = widened_support(allowed, X, hardest)
+        for first in range(0, len(order), batch_rows):
             t += 1
             eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if rule.startswith("sgd") else 1.0
             W_before = cut_to_bfloat16(W) if cut else W.copy()
-            for row in order[start : start + batch_rows]:
-                x, y = X[row], Y[row]
-                s = x @ W_before
-                if noise is not None:
-                    s = s + noise(pass_number, row)
+            for row in order[first : first + batch_rows]:
+                s = X[row] @ W_before + (0.0 if noise is None else noise(pass_number, row))
                 if pass_number + 1 == widened:
-                    hardest[row] = hardest_label(s, y)
-                c = RULES[rule](s, y, k)
-                if spread and rule.startswith("sgd"):
-                    c = spread_out(c, s, y, k)
-                if label_weights is not None or relevance is not None:
-                    c = weighted(c, (1.0 if label_weights is None else label_weights) * relevance_of(row, relevance, y))
-                W += np.where(allowed, eta_t * np.outer(x, c), 0.0)
-                k_i = min(k, int(y.sum()))
-                if k_i > 0:
-                    surrogate += SURROGATE_OF[rule](s, y, k_i)[0]
-                    errors += mistakes(s, y, k_i)
-                    updated += bool(c.any())
-            if radius > 0 and np.linalg.norm(W) > radius:
-                W *= radius / np.linalg.norm(W)
+                    hardest[row] = hardest_label(s, Y[row])
+                c = step(s, Y[row], rule, k, spread, pair_weights(row, label_weights, relevance))
+                W = W + np.where(allowed, eta_t * np.outer(X[row], c), 0.0)
+                facts[-1] += measured(s, Y[row], rule, k, c)
+            W = projected(W, radius)
             if pass_number >= average_from:
                 W_sum += W
                 n_summed += 1
-        facts.append((surrogate, errors, updated))
-    return Trained(W, W_sum / n_summed, *(list(column) for column in zip(*facts, strict=True)))
+    return Trained(W, W_sum / n_summed, *np.array(facts).T.tolist())
 
 
 def precision_at_k(top, Y, k):
@@ -285,22 +325,18 @@ def train_points(X, y, *, rule, orders, batch_points, kappa=None, k=None, eta=1.
     w, w_sum, t = np.zeros(X.shape[1]), np.zeros(X.shape[1]), 0
     facts = []
     for order in orders:
-        surrogate, errors, updated = 0.0, 0, 0
-        for start in range(0, len(order), batch_points):
+        facts.append(np.zeros(3))
+        for first in range(0, len(order), batch_points):
             t += 1
-            eta_t = {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay] if rule.startswith("sgd") else 1.0
-            batch = order[start : start + batch_points]
+            eta_t = eta_at(eta, decay, t, 1, 1) if rule.startswith("sgd") else 1.0
+            batch = order[first : first + batch_points]
             n_plus = int(sum(y[batch]))
             if n_plus > 0:
                 k_t = min(k, n_plus) if k else max(1, round(kappa * n_plus))
                 s = X[batch] @ w
                 c = RULES[rule](s, y[batch], k_t)
                 w = w + eta_t * (c @ X[batch])
-                surrogate += SURROGATE_OF[rule](s, y[batch], k_t)[0]
-                errors += mistakes(s, y[batch], k_t)
-                updated += bool(c.any())
-            if radius > 0 and np.linalg.norm(w) > radius:
-                w = w * (radius / np.linalg.norm(w))
+                facts[-1] += measured(s, y[batch], rule, k_t, c)
+            w = projected(w, radius)
             w_sum = w_sum + w
-        facts.append((surrogate, errors, updated))
-    return Trained(w, w_sum / t, *(list(column) for column in zip(*facts, strict=True)))
+    return Trained(w, w_sum / t, *np.array(facts).T.tolist())

@@ -186,5 +186,5 @@ def new_merged(n_rows: int, max_labels: int, k: int, dtype: Any = np.float32) ->
 
 
 def noise_table(seed: int, tau: float, dtype: Any = np.float32) -> np.ndarray:
-    """tau * Gumbel(0, 1) draws: the noise of training.train_rows."""
+    """Draw the noise of training.train_rows: tau * Gumbel(0, 1), see scoring.perturb."""
     return (tau * np.random.default_rng(seed).gumbel(size=NOISE_STARTS + BLOCK)).astype(dtype)

@@ -147,7 +147,10 @@ def noise_index(row_key, block):
 
 @kernel
 def perturb(noise, row_key, first_block, work):
-    """scores += noise, a draw that depends on the row's key and the label only."""
+    """Add noise[noise_index(row_key, b) + l % BLOCK] to the score of each label l of an opened block b = l // BLOCK.
+
+    row_key = mix(key of the pass + row): the draw depends on the pass, the row and the label only.
+    """
     for i in range(work.counts[1]):
         block = work.blocks[i]
         start = noise_index(row_key, first_block + block)
