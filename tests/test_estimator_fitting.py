@@ -13,6 +13,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, cross_val_score
 
 from xmlpreck import Model
+from xmlpreck.api.estimators import probabilities
 from xmlpreck.api.estimators.classifier import PrecAtKClassifier
 from xmlpreck.api.estimators.probabilities import row_keys
 from xmlpreck.cli import main
@@ -23,7 +24,7 @@ from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.metrics import hits
 from xmlpreck.model import ModelError, all_sparse
 from xmlpreck.model.calibration import reliability
-from xmlpreck.train import fit_tuned
+from xmlpreck.train import OverBudget, fit_tuned
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +184,7 @@ def test_label_of_no_relevance_is_not_relevant():
 def test_errors_in_weights(data):
     for weights, message in (
         [[0.0] * 120, "at least one non-zero|no data"],
-        [[-1.0] * 120, "Negative"],
+        [[-1.0] * 120, "must be 0 or more, but one is -1"],
         [[1.0], "shape"],
     ):
         with pytest.raises(ValueError, match=message):
@@ -268,6 +269,17 @@ def test_no_probabilities_where_none_were_learned(data):
         assert one.predict([[1.0]])[0] in ("a", ["a"])
         with pytest.raises(ValueError, match="no probabilities are known"):
             one.predict_proba([[1.0]])
+
+
+def test_no_memory_for_a_second_model(data, monkeypatch, caplog):
+    def too_large(*_):
+        raise OverBudget("a second model does not fit")
+
+    monkeypatch.setattr(probabilities, "fit", too_large)
+    with caplog.at_level(logging.INFO, "xmlpreck"):
+        classifier = PrecAtKClassifier(k=2).fit(data.rows, data.labels)
+    assert "not calibrated: a second model does not fit" in caplog.text
+    assert classifier.score(data.rows, data.labels) > 0.5
 
 
 def test_pruned_model_has_no_probabilities(data, tmp_path):

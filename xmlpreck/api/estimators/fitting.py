@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_sample_weight
 from xmlpreck.api.estimators.probabilities import learn_calibration, learn_scale, score_heldout
 from xmlpreck.api.estimators.targets import CLASSES, Target
 from xmlpreck.api.training import fit
-from xmlpreck.config import RunConfig, from_dict
+from xmlpreck.config import InputError, RunConfig, from_dict
 from xmlpreck.data.dataset import Dataset
 from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH
@@ -44,7 +44,9 @@ def copies_of(sample_weight: Weights, rows: Any) -> Copies | None:
     """
     if sample_weight is None:
         return None
-    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
+    if (weights < 0).any():
+        raise InputError(f"sample weights must be 0 or more, but one is {weights.min():g}")
     if (weights == 1).all():
         return None
     counts = np.ceil(weights).astype(np.int64)
@@ -74,13 +76,13 @@ def train_model(data: Dataset, settings: RunConfig, tune: bool, calibrate: bool,
 def calibrate_model(model: Model, data: Dataset, settings: RunConfig, kind: str) -> tuple[Model, float | None]:
     """Return the model with probabilities, and for one class a row the scale of its softmax."""
     started = time.perf_counter()
-    parts = score_heldout(model, data, settings)
-    calibration = learn_calibration(parts, model.n_labels, settings.train.n_threads)
+    parts = score_heldout(model, data, settings, kind == CLASSES)
+    calibration = learn_calibration(parts, model.n_labels)
     if calibration is None:
         _log.info("no probabilities: too few rows with labels to hold some out")
         return model, None
     scale = learn_scale(parts) if kind == CLASSES else None
-    n_rows = sum(part.rows.shape[0] for part in parts)
+    n_rows = sum(part.labels.shape[0] for part in parts)
     seconds = time.perf_counter() - started
     _log.info("calibrated on %d held-out rows in %.1f s; calibrate=False spares it", n_rows, seconds)
     about = {"n_rows": n_rows, "depth": DEPTH}

@@ -5,6 +5,7 @@ settings on all rows but a fifth, and scores these; where that is few rows, the 
 chosen by a hash of their features: equal rows are held out together, and the order of the rows does not matter.
 """
 
+import logging
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -15,11 +16,13 @@ from scipy.sparse import csr_array
 from scipy.special import logsumexp, softmax
 
 from xmlpreck.config import InputError, RunConfig
-from xmlpreck.data.dataset import Dataset, TopK, stack_rows
+from xmlpreck.data.dataset import Dataset, TopK
 from xmlpreck.data.rows import Subset, split_heldout
 from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH, Calibration
 from xmlpreck.train import TrainingError, fit
+
+_log = logging.getLogger("xmlpreck")
 
 N_PARTS, MAX_HELDOUT = 5, 5_000  # a fifth of the rows is held out at a time, at most this many
 ENOUGH_ROWS = 2_000  # to learn from
@@ -28,32 +31,40 @@ MAX_LOG_SCALE = 7.0
 
 
 class Scored(NamedTuple):
-    """Rows that a model has scored without having been trained on them."""
+    """Rows scored by a model that was not trained on them."""
 
-    model: Model
-    rows: csr_array
+    top: TopK  # of the first DEPTH labels
     labels: csr_array
+    scores: np.ndarray  # of all labels, for the first rows; for none where a row may have many labels
 
 
-def score_heldout(model: Model, data: Dataset, settings: RunConfig) -> list[Scored]:
-    """Return rows with a model that has not seen them: those that training held out, else by training again."""
+def score_heldout(model: Model, data: Dataset, settings: RunConfig, one_class: bool) -> list[Scored]:
+    """Score rows by a model that has not seen them: those that training held out, else by training again."""
+
+    def score(scorer: Model, rows: csr_array, labels: csr_array) -> Scored:
+        top = scorer.predict_topk(rows, DEPTH, settings.train.n_threads, guess_empty=True)
+        n_scored = max(MAX_SCORES // data.n_labels, 10) if one_class else 0
+        return Scored(top, _pattern(labels), scorer.decision_function(rows[:n_scored]))
+
     if settings.train.heldout:
         heldout = split_heldout(data, settings.train.heldout, settings.train.seed)[1]
         block = heldout.read(0, heldout.n_rows)
-        return [Scored(model, block.rows, block.labels)]
+        return [score(model, block.rows, block.labels)]
     keys = row_keys(data.rows)
     parts = []
     for is_out in _turns(keys):
         ids = np.flatnonzero(is_out)
+        ids = ids[np.argsort(keys[ids], kind="stable")]
         kept = Subset(data, np.flatnonzero(~is_out))
         if not len(ids) or not kept.n_rows:
             continue
         try:
-            other = fit(kept, settings)
-        except (InputError, TrainingError):  # the rows that are left have no label
+            parts.append(score(fit(kept, settings), data.rows[ids], data.labels[ids]))
+        except TrainingError as error:  # no memory for a second model, say
+            _log.info("not calibrated: %s", error)
+            return []
+        except InputError:  # the rows that are left have no label
             continue
-        ids = ids[np.argsort(keys[ids], kind="stable")]
-        parts.append(Scored(other, data.rows[ids], data.labels[ids]))
     return parts
 
 
@@ -72,12 +83,10 @@ def _turns(keys: np.ndarray) -> list[np.ndarray]:
     return [(low <= keys) & (keys < high) for low, high in pairwise(bounds)]
 
 
-def learn_calibration(parts: list[Scored], n_labels: int, n_threads: int) -> Calibration | None:
+def learn_calibration(parts: list[Scored], n_labels: int) -> Calibration | None:
     """Learn how likely the first labels of a row are; None where too little is known for that."""
-    tops = [part.model.predict_topk(part.rows, DEPTH, n_threads, guess_empty=True) for part in parts]
-    blocks = [(top, _pattern(part.labels)) for top, part in zip(tops, parts, strict=True)]
     try:
-        return Calibration.fit(blocks, n_labels)
+        return Calibration.fit(((part.top, part.labels) for part in parts), n_labels)
     except InputError:  # no held-out row has a label
         return None
 
@@ -91,12 +100,11 @@ def learn_scale(parts: list[Scored]) -> float:
 
     A share of 1 / (n + 2) of each of n rows counts as a row of another class: the scale stays finite.
     """
-    n_labels = parts[0].labels.shape[1]
-    n_rows = max(MAX_SCORES // n_labels // len(parts), 10)
-    scores = np.concatenate([part.model.decision_function(part.rows[:n_rows]) for part in parts]).astype(np.float64)
-    labels = stack_rows([part.labels[:n_rows] for part in parts])
+    scores = np.concatenate([part.scores for part in parts]).astype(np.float64)
+    true_columns = np.concatenate([part.labels.indices[: len(part.scores)] for part in parts])
+    n_labels = scores.shape[1]
     doubt = 1 / (len(scores) + 2)
-    true = scores[np.arange(len(scores)), labels.indices]
+    true = scores[np.arange(len(scores)), true_columns]
     expected = (1 - doubt) * true + doubt * (scores.sum(axis=1) - true) / max(n_labels - 1, 1)
 
     def loss(log_scale: float) -> float:
