@@ -185,6 +185,19 @@ def support(X, Y):
     return allowed
 
 
+def squared_hinge(s, y, n_hard, a=None):
+    """Minus half the gradient of sum_{l in y} a_l max(0, 1 - s_l)^2 + mean(a) sum_{l hard} max(0, s_l)^2 in s; the hard
+    labels are the n_hard best irrelevant ones. A row without labels takes no step."""
+    c = np.zeros(len(s))
+    relevant = np.flatnonzero(y)
+    if len(relevant):
+        a = np.ones(len(s)) if a is None else np.broadcast_to(a, len(s))
+        c[relevant] = a[relevant] * np.maximum(0, 1 - s[relevant])
+        hard = negatives(s, y)[:n_hard]
+        c[hard] = -a[relevant].mean() * np.maximum(0, s[hard])
+    return c
+
+
 def spread_out(c, s, y, k):
     """What c lowers, in equal parts on the k best irrelevant labels (all there are, if fewer): same sum."""
     total = -c[c < 0].sum()
@@ -273,13 +286,13 @@ def widened_support(allowed, X, hardest):
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
-          widened=None):  # fmt: skip
+          widened=None, hinge=0.0, n_hard=32):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0).
 
     noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
     equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
     a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
-    features.
+    features; `hinge` is the share of the squared hinge, with `n_hard` hard labels, in the step.
     """
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
@@ -297,7 +310,9 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
                 s = X[row] @ W_before + (0.0 if noise is None else noise(pass_number, row))
                 if pass_number + 1 == widened:
                     hardest[row] = hardest_label(s, Y[row])
-                c = step(s, Y[row], rule, k, spread, pair_weights(row, label_weights, relevance))
+                weights = pair_weights(row, label_weights, relevance)
+                c = (1 - hinge) * step(s, Y[row], rule, k, spread, weights)
+                c += hinge * squared_hinge(s, Y[row], n_hard, weights)
                 W = W + np.where(allowed, eta_t * np.outer(X[row], c), 0.0)
                 facts[-1] += measured(s, Y[row], rule, k, c)
             W = projected(W, radius)

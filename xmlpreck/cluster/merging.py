@@ -7,7 +7,17 @@ import numpy as np
 
 from xmlpreck.cluster.shard import Pairs
 from xmlpreck.kernels import label_shards
-from xmlpreck.kernels.arrays import Batch, Proposals, Settings, Weights, new_batch, new_merged, sparse_weights
+from xmlpreck.kernels.arrays import (
+    Batch,
+    Proposals,
+    Settings,
+    Weights,
+    max_pairs,
+    n_negatives,
+    new_batch,
+    new_merged,
+    sparse_weights,
+)
 
 
 class Chosen(NamedTuple):
@@ -22,10 +32,10 @@ def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Ch
     """Choose the steps of some rows, from the proposals of all shards, after n_batches batches."""
     n_labels_of = np.sum([np.diff(each.pos_offsets) for each in proposals], axis=0)
     n_rows, max_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
-    merged = new_merged(n_rows, max_labels, settings.k)
+    merged = new_merged(n_rows, max_labels, n_negatives(settings))
     for each in proposals:
         label_shards.merge_proposals(each, merged)
-    batch = new_batch(n_rows, max(n_rows, 1), settings.k + max_labels)
+    batch = new_batch(n_rows, max(n_rows, 1), max_pairs(settings, max_labels))
     label_shards.choose_rows(merged, settings, float(n_batches), batch)
     has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
     return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))

@@ -148,6 +148,14 @@ class TrainConfig:
     spread: bool = setting(
         False, "spread the negative update over the top-k negatives, not only as many as the rule chooses (sgd)"
     )
+    hinge: float = setting(
+        0.0,
+        "share of the one-label squared hinge in the step, the rest is the update rule; 0 = the rule alone, as in the "
+        "paper (sgd; with tau 0)",
+        0,
+        1,
+    )
+    negatives: int = setting(32, "hardest negatives of a row that the hinge lowers", 1, MAX_K)
     widen: bool = setting(
         False, "after two passes let the top negative of each row use the row's features; helps rare labels"
     )
@@ -183,6 +191,8 @@ class TrainConfig:
         check_settings("train", self)
         require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
         require(self.favour in FAVOURS, "train.favour", self.favour, "one of " + ", ".join(FAVOURS))
+        is_step = not self.hinge or self.algo.startswith("sgd")
+        require(is_step, "train.hinge", self.hinge, "0 for a perceptron, whose steps have a fixed length")
         require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
 
     @property

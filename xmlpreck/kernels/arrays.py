@@ -79,8 +79,20 @@ class Settings(NamedTuple):
     averaging: bool
     noise_key: np.uint64
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
+    hinge: float = 0.0  # share of the one-label squared hinge in the step; 0 = the rule alone
+    n_hard: int = 0  # best irrelevant labels that the hinge lowers; 0 without it
     n_frozen: int = 0  # labels with an id below this do not change
     first_block: int = 0  # where these labels begin, if they are a shard of all
+
+
+def n_negatives(settings: Settings) -> int:
+    """Count the best irrelevant labels of a row that a pass asks for, at most."""
+    return max(settings.k, settings.n_hard)
+
+
+def max_pairs(settings: Settings, max_labels: int) -> int:
+    """Count the steps of a row at most: of its labels and of irrelevant ones, by the rule and by the hinge."""
+    return settings.k + max_labels + (settings.n_hard + max_labels if settings.hinge else 0)
 
 
 class Work(NamedTuple):

@@ -10,7 +10,7 @@ from xmlpreck.kernels.training import apply_steps, score_for_choice
 
 @kernel
 def propose_rows(rows, order, learner, settings, noise, work, claimed, proposals):
-    """Fill a shard's proposals for rows[order]: the scores of its relevant labels, and its k best others.
+    """Fill a shard's proposals for rows[order]: the scores of its relevant labels, and its best others.
 
     Threads share `claimed`. A shard's labels begin at a whole block, and go by their ids among all labels.
     """
@@ -23,7 +23,7 @@ def propose_rows(rows, order, learner, settings, noise, work, claimed, proposals
         row = order[slot]
         relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
         score_for_choice(row, rows, relevant, learner.scored, learner.clock[SCALE], settings, noise, work)
-        n_neg = split_labels(relevant, settings.k, n_labels, work)
+        n_neg = split_labels(relevant, max(settings.k, settings.n_hard), n_labels, work)
         proposals.n_neg[slot] = n_neg
         proposals.neg[slot, :n_neg] = work.neg[:n_neg]
         for i in range(n_neg):

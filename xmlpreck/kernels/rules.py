@@ -1,4 +1,4 @@
-"""The four rules of the paper: which labels of a row are raised and lowered, and by how much.
+"""The four rules of the paper and the squared hinge: which labels of a row are raised and lowered, by how much.
 
 Letters are those of Kar, Narasimhan & Jain (ICML 2015): k, n_+ (`n_pos`), s+ and s- (`pos`, `neg`), k' (`kept`), D,
 eta.
@@ -124,6 +124,43 @@ def weigh_pairs(labels, steps, label_weights, relevant, relevance):
 
 
 @kernel
+def _add_hinge(
+    pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, out_labels, out_steps, n_pairs
+):  # fmt: skip
+    """Mix the one-label squared hinge into the pairs of a rule: h = settings.hinge of it, 1 - h of the rule.
+
+    It is minus half the gradient of sum_{l relevant} max(0, 1 - s_l)^2 + sum_{l hard} max(0, s_l)^2, where the hard
+    labels are the settings.n_hard best irrelevant ones: relevant labels are drawn to 1, hard ones to 0, the score of a
+    label without any weight. Weights a_l are those of weigh_pairs: a hard label counts their mean over the row.
+    Returns the number of pairs; a label may be in two of them.
+    """
+    h = settings.hinge
+    is_weighted = len(settings.label_weights) > 0 or len(relevance) > 0
+    total = 0.0
+    for i in range(n_pairs):
+        out_steps[i] *= 1 - h
+    if h == 1:
+        n_pairs = 0
+    for i in range(n_pos):
+        weight = 1.0
+        if is_weighted:
+            weight = _pair_weight(pos_labels[i], settings.label_weights, relevant, relevance)
+            total += weight
+        if pos[i] < 1:
+            out_labels[n_pairs] = pos_labels[i]
+            out_steps[n_pairs] = h * (1 - pos[i]) * weight
+            n_pairs += 1
+    weight = total / n_pos if is_weighted else 1.0
+    for i in range(min(n_neg, settings.n_hard)):
+        if neg[i] <= 0:
+            break
+        out_labels[n_pairs] = neg_labels[i]
+        out_steps[n_pairs] = -h * neg[i] * weight
+        n_pairs += 1
+    return n_pairs
+
+
+@kernel
 def choose_row(pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, eta, slot, index, batch):
     """Write the step of one row, with eta and the labels' weights, into slot; `index` is the row's within the call."""
     pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
@@ -133,6 +170,11 @@ def choose_row(pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevan
     )  # fmt: skip
     if len(settings.label_weights) > 0 or len(relevance) > 0:
         weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights, relevant, relevance)
+    if settings.hinge > 0 and n_pos > 0:
+        n_pairs = _add_hinge(
+            pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings,
+            pair_labels, pair_steps, n_pairs,
+        )  # fmt: skip
     pair_steps[:n_pairs] *= eta
     batch.n_pairs[slot] = n_pairs
     batch.surrogates[index] = surrogate

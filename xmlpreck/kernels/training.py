@@ -142,7 +142,7 @@ def train_rows(thread, n_threads, rows, order, learner, settings, noise, work, b
                 break
             row = order[start + slot]
             relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-            n_best = max(min(settings.k, len(relevant)), settings.n_lowered)
+            n_best = max(min(settings.k, len(relevant)), settings.n_lowered, settings.n_hard)
             n_neg = 0
             if len(relevant) > 0:
                 score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)

@@ -20,6 +20,8 @@ from xmlpreck.kernels.arrays import (
     Rows,
     Settings,
     Weights,
+    max_pairs,
+    n_negatives,
     new_batch,
     new_work,
     no_weights,
@@ -200,11 +202,11 @@ class Trainer:
         n_labels_of = np.diff(rows.label_offsets)
         max_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
-        works = [new_work(self.n_labels, settings.k, max_labels, dtype) for _ in range(n_threads)]
+        works = [new_work(self.n_labels, n_negatives(settings), max_labels, dtype) for _ in range(n_threads)]
         rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
         for start in range(cursor.n_rows, len(order), rows_a_call):
             part = order[start : start + rows_a_call]
-            batch = new_batch(len(part), batch_rows, settings.k + max_labels, dtype)
+            batch = new_batch(len(part), batch_rows, max_pairs(settings, max_labels), dtype)
 
             def work(thread: int, part: np.ndarray = part, batch: Batch = batch) -> None:
                 training.train_rows(
@@ -362,6 +364,8 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
         averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),
         noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
         label_weights=label_weights,
+        hinge=config.hinge,
+        n_hard=min(config.negatives, n_labels) if config.hinge else 0,
     )
 
 

@@ -1,0 +1,142 @@
+"""The one-label squared hinge beside the rules of the paper: weights equal to the reference, and the same bits."""
+
+import numpy as np
+import pytest
+import reference
+from helpers import as_dataset, dense, draw_rows, orders
+
+from xmlpreck.config import ConfigError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.data.survey import survey_of
+from xmlpreck.data.synthetic import make_dataset
+from xmlpreck.kernels import label_shards
+from xmlpreck.kernels.arrays import Proposals, max_pairs, new_batch, new_merged, no_weights
+from xmlpreck.train import PreparedRows, Trainer, fit
+from xmlpreck.train.trainer import pass_settings
+
+
+def trained(X, labels, config, dtype=np.float64):
+    """Train on labels whose values are their relevance."""
+    rows = PreparedRows(as_dataset(X, labels), RowsConfig(unit_norm=False, bias=0), 10**6)
+    trainer = Trainer(no_weights(X.shape[1], labels.shape[1], dtype), config)
+    trainer.grow(rows)
+    survey = survey_of(rows.source, 17)
+    trainer.favour_tail(survey.label_counts, survey.n_rows)
+    return trainer, [trainer.run_pass(rows) for _ in range(config.epochs)]
+
+
+@pytest.mark.parametrize("algo", ["sgd-avg", "sgd-max"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hinge": 1.0},
+        {"hinge": 0.8, "negatives": 3, "k": 2},
+        {"hinge": 0.5, "negatives": 1, "k": 5, "batch_rows": 1, "spread": True},
+        {"hinge": 0.3, "k": 3, "radius": 1.5, "decay": "sqrt"},
+        {"hinge": 1.0, "negatives": 1000, "decay": "constant", "batch_rows": 7},
+    ],
+)
+def test_weights_equal_the_reference(algo, settings):
+    config = TrainConfig(algo=algo, epochs=2, seed=3, threads=2, eta=0.2, average_from=1, **settings)
+    X, Y = draw_rows(seed=len(settings))
+    trainer, facts = trained(X, Y, config)
+    slow = reference.train(
+        X, Y, rule=algo, k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=config.eta,
+        decay=config.decay, radius=config.radius, spread=config.spread, hinge=config.hinge, n_hard=config.negatives,
+    )  # fmt: skip
+    np.testing.assert_allclose(dense(trainer.weights()), slow.average, rtol=1e-9, atol=1e-12)
+    assert [f.updated for f in facts] == slow.updated
+    alone = reference.train(
+        X, Y, rule=algo, k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=config.eta,
+        decay=config.decay, radius=config.radius, spread=config.spread,
+    )  # fmt: skip
+    assert np.abs(alone.average - slow.average).max() > 1e-3
+
+
+@pytest.mark.parametrize("favour", ["top", "tail"])
+def test_weights_of_labels_and_rows(favour):
+    config = TrainConfig(hinge=0.6, negatives=4, favour=favour, epochs=2, eta=0.2, centroid=0.0, average_from=1)
+    X, Y = draw_rows(seed=9)
+    relevance = Y * np.random.default_rng(2).choice([0.25, 0.5, 1.0, 3.0], Y.shape)
+    trainer, _ = trained(X, relevance, config)
+    slow = reference.train(
+        X, Y, rule="sgd-avg", k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.2,
+        label_weights=trainer.label_weights if favour == "tail" else None, relevance=relevance, hinge=0.6, n_hard=4,
+    )  # fmt: skip
+    np.testing.assert_allclose(dense(trainer.weights()), slow.average, rtol=1e-9, atol=1e-12)
+
+
+def test_a_label_at_rest_takes_no_step():
+    """Relevant labels at 1 or more and irrelevant ones at 0 or less are where the hinge wants them."""
+    s, y = np.array([1.0, 1.7, 0.0, -0.5, 0.4]), np.array([True, True, False, False, False])
+    assert reference.squared_hinge(s, y, 3).tolist() == [0, 0, 0, 0, -0.4]
+    assert not reference.squared_hinge(s, y & False, 3).any()
+    assert reference.squared_hinge(np.array([0.25, 0.5]), np.array([True, False]), 1).tolist() == [0.75, -0.5]
+
+
+def test_same_bits_for_any_number_of_threads():
+    X, Y = draw_rows(seed=5)
+    runs = [trained(X, Y, TrainConfig(hinge=0.8, epochs=3, threads=n), np.float32)[0].weights() for n in (1, 2, 3)]
+    for other in runs[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(runs[0], other, strict=True))
+
+
+def test_shards_of_the_labels_choose_the_same_steps():
+    """Proposals of two shards, merged, give the pairs of one machine: the hinge needs more negatives than k."""
+    rng = np.random.default_rng(0)
+    n_rows, n_labels, k = 6, 40, 2
+    config = TrainConfig(hinge=0.7, negatives=5, k=k, eta=0.5, decay="constant")
+    settings = pass_settings(config, 1, n_labels, np.zeros(0, np.float32))
+    scores = rng.normal(size=(n_rows, n_labels)).astype(np.float32)
+    Y = rng.random((n_rows, n_labels)) < 0.1
+    merged = new_merged(n_rows, max(int(Y.sum(axis=1).max()), 1), 5)
+    for labels in (range(0, 20), range(20, 40)):
+        label_shards.merge_proposals(propose(scores, Y, labels, 5), merged)
+    batch = new_batch(n_rows, n_rows, max_pairs(settings, n_labels))
+    label_shards.choose_rows(merged, settings, 0.0, batch)
+    for row in range(n_rows):
+        s, y = scores[row].astype(float), Y[row]
+        expected = 0.3 * reference.sgd_avg(s, y, k) + 0.7 * reference.squared_hinge(s, y, 5)
+        found = np.zeros(n_labels)
+        n = batch.n_pairs[row]
+        np.add.at(found, batch.pair_labels[row, :n], batch.pair_steps[row, :n])
+        np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-5, atol=1e-6)
+
+
+def propose(scores, Y, labels, n_best):
+    """What a shard with these labels would say."""
+    pos, pos_labels, counts = [], [], []
+    neg = np.zeros((len(scores), n_best), np.float32)
+    neg_labels, n_neg = np.zeros((len(scores), n_best), np.int32), np.zeros(len(scores), np.int32)
+    for row, s in enumerate(scores):
+        mine = [label for label in reference.positives(s, Y[row]) if label in labels]
+        others = [label for label in reference.negatives(s, Y[row]) if label in labels][:n_best]
+        pos_labels += mine
+        pos += [s[label] for label in mine]
+        counts.append(len(mine))
+        n_neg[row] = len(others)
+        neg_labels[row, : len(others)], neg[row, : len(others)] = others, s[others]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return Proposals(offsets, np.array(pos_labels, np.int32), np.array(pos, np.float32), n_neg, neg_labels, neg)
+
+
+def test_it_learns_noisy_labels_better_than_the_rule_alone():
+    """Every label of a row is missing with probability 1/2: prec@k surrogates push such labels down, the hinge less."""
+    whole = make_dataset(3600, 300, 60, features_per_row=20, labels_per_row=6, seed=3)
+    rows, truth = whole.read(0, 3000), whole.read(3000, 3600)
+    rng = np.random.default_rng(1)
+    kept = rows.labels.copy()
+    kept.data[rng.random(kept.nnz) < 0.5] = 0
+    kept.eliminate_zeros()
+    noisy = rows._replace(labels=kept)
+    scores = {
+        hinge: fit(noisy, RunConfig(train=TrainConfig(hinge=hinge, eta=0.1 if hinge else 1.0, threads=1))).score(truth)[
+            "P@5"
+        ]
+        for hinge in (0.0, 1.0)
+    }
+    assert scores[1.0] > scores[0.0] + 1
+
+
+def test_a_perceptron_has_no_hinge():
+    with pytest.raises(ConfigError, match=r"train.hinge must be 0 for a perceptron"):
+        TrainConfig(algo="perceptron-avg", hinge=0.5)
