@@ -56,7 +56,7 @@ def configure(bias=0.0, **train):
 
 def bits(scorer):
     """What a model stores: all weights that are not 0, feature by feature."""
-    sparse = all_sparse(scorer.weights, least=ANY_SIZE)
+    sparse = all_sparse(scorer.weights, min_size=ANY_SIZE)
     return [array.tobytes() for array in (sparse.offsets, sparse.labels, sparse.values)]
 
 

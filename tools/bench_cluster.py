@@ -47,7 +47,7 @@ def run_cluster(
 
 
 def check_same(expected: Model, found: Model, name: str) -> None:
-    pairs = zip(*(all_sparse(scorer.weights, least=ANY_SIZE)[2:] for scorer in (expected, found)), strict=True)
+    pairs = zip(*(all_sparse(scorer.weights, min_size=ANY_SIZE)[2:] for scorer in (expected, found)), strict=True)
     if not all(np.array_equal(*pair) for pair in pairs):
         sys.exit(f"{name}: the model differs from that of one process: nothing is timed")
 

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def find_place(rows: RowSource, data: str, split: str, data_dir: str | None, format: str | None) -> Place:
-    """The place of rows that the driver has opened by these words."""
+    """Return the place of rows that the driver has opened by these words."""
     if isinstance(rows, ShardSet):
         path = rows.path
     else:

@@ -38,7 +38,7 @@ Tell = Callable[[str], None]
 
 
 class Node(NamedTuple):
-    """A machine of the cluster, or what Ray takes for one; memory is what Ray gives to tasks and actors there."""
+    """A node of the cluster; memory is what Ray gives to tasks and actors there."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class Session:
         self.job = str(ray.get_runtime_context().get_job_id())  # tells the actors of two commands apart
 
     def nodes(self) -> list[Node]:
-        """The nodes that are alive and have a core to work with, by name."""
+        """Return the nodes that are alive and have a core, by name."""
         found = [_node(about) for about in ray.nodes() if about["Alive"]]
         nodes = sorted((node for node in found if node.n_cpus), key=lambda node: node.name)
         if not nodes:
@@ -63,7 +63,7 @@ class Session:
         return nodes
 
     def check_versions(self) -> None:
-        """Every node must have our version of xmlpreck and of Python: others may give other bits, or none at all."""
+        """Refuse nodes with another version of xmlpreck or Python: they may give other bits, or fail."""
         ask = _version_question()
         here, nodes = ask(), self.nodes()
         answers = [ray.remote(ask).options(num_cpus=0, **on_node(node)).remote() for node in nodes]
@@ -109,17 +109,17 @@ def _node(about: dict[str, Any]) -> Node:
 
 
 def _name(host: str, node_id: str) -> str:
-    """Hosts may have the same name; the id is the one that `ray list nodes` begins with."""
+    """Name a node by host and id, as in `ray list nodes`: hosts may have the same name."""
     return f"{host} ({node_id[:8]})"
 
 
 def on_node(node: Node, soft: bool = False) -> dict[str, Any]:
-    """Options of a task or actor that runs on a node, or if `soft` elsewhere when that node is gone."""
+    """Return the options of a task or actor that runs on a node, or if `soft` elsewhere when that node is gone."""
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=soft)}
 
 
 def hire(create: Callable[[], Any]) -> Any:
-    """A new actor. Ray may refuse one while a node goes, before it knows that: then it is asked again."""
+    """Create an actor. Ray may refuse while a node is leaving: then try again."""
     for seconds in WAITS:
         try:
             return create()
@@ -129,24 +129,24 @@ def hire(create: Callable[[], Any]) -> Any:
 
 
 def this_node() -> str:
-    """On a node: its name, as in Session.nodes."""
+    """Return the name of the node that this runs on, as in Session.nodes."""
     return _name(platform.node(), str(ray.get_runtime_context().get_node_id()))
 
 
 def need_path(path: str) -> None:
-    """On a node: refuse a path that is not there; what the driver sees need not be on every node."""
+    """Refuse a path that does not exist on the node that this runs on."""
     if not Path(path).exists():
         what = "is not there: put it on a shared filesystem or an object store"
         raise InputError(f"node {this_node()}: {path}: {what}")
 
 
 def in_short(error: BaseException) -> str:
-    """What Ray said, on one line."""
+    """Return the text of an error on one line."""
     return " ".join(str(error).split())[:200].rstrip(".")
 
 
 def result_of(answer: Any) -> Any:
-    """What a task returned; a user's error as it was raised on the node."""
+    """Return the result of a task; raise a user's error as it was raised on the node."""
     try:
         return ray.get(answer)
     except ray.exceptions.RayTaskError as error:
@@ -182,7 +182,7 @@ def connect(address: str | None, tell: Tell) -> Iterator[Session]:
 
 
 def _init(address: str, trouble: str, advice: str, **more: Any) -> str:
-    """Connect; returns the address of the dashboard, or nothing."""
+    """Connect; return the address of the dashboard, or an empty text."""
     on_terminate = signal.getsignal(signal.SIGTERM)
     try:
         _need_listener(address)
@@ -196,7 +196,7 @@ def _init(address: str, trouble: str, advice: str, **more: Any) -> str:
 
 
 def _need_listener(address: str) -> None:
-    """Ray itself tries for two minutes, and writes warnings meanwhile, when nothing listens at an address."""
-    place = urlsplit(address if "://" in address else f"//{address}")
-    if place.hostname is not None and place.port is not None:
-        socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()
+    """Fail at once if nothing listens at an address: Ray would try for two minutes, with warnings."""
+    parsed = urlsplit(address if "://" in address else f"//{address}")
+    if parsed.hostname is not None and parsed.port is not None:
+        socket.create_connection((parsed.hostname, parsed.port), CONNECT_SECONDS).close()

@@ -230,7 +230,7 @@ class LabelShard:
 
     def finish(self, folder: Path) -> dict[str, str]:
         """Write the final weights, pruned if asked for, feature by feature."""
-        sparse = all_sparse(self.trainer.finish(), least=max(self.config.train.prune, ANY_SIZE))
+        sparse = all_sparse(self.trainer.finish(), min_size=max(self.config.train.prune, ANY_SIZE))
         arrays = {"offsets": sparse.offsets, "labels": sparse.labels, "values": sparse.values}
         return _written(folder, arrays, self.number)
 

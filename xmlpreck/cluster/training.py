@@ -127,7 +127,7 @@ def refuse_settings(config: RunConfig, safety: Safety) -> None:
     if config.train.radius:
         raise InputError("radius needs the length of all weights after every batch: leave it 0 with --engine ray")
     if safety.memory:
-        raise InputError("--memory is of this machine: what nodes may use, Ray is told (ray start --memory)")
+        raise InputError("--memory is of this machine: set the memory of nodes with ray start --memory")
     if safety.fit_memory:
         raise InputError("--fit-memory compares the weights of all labels: with --engine ray use more --label-shards")
 

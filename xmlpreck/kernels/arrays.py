@@ -38,7 +38,7 @@ class Weights(NamedTuple):
 
     dense_of: np.ndarray  # (n_features) int32: the feature's row in dense_rows, or -1
     dense_rows: np.ndarray  # (n_dense, n_labels); as uint16 they are bfloat16
-    offsets: np.ndarray  # (n_features + 1) int64 into labels and values; not looked at for a dense feature
+    offsets: np.ndarray  # (n_features + 1) int64 into labels and values; not used for a dense feature
     labels: np.ndarray  # int32
     values: np.ndarray
 

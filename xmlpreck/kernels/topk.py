@@ -45,7 +45,7 @@ def take_top(k, n_labels, work, top, top_labels):
             if scores[label] > -np.inf and (n < k or scores[label] >= top[k - 1]):
                 n = insert(scores[label], label, top, top_labels, n, k)
     if work.counts[1] < len(work.opened) and (n < k or top[k - 1] <= 0):
-        for label in range(n_labels):  # unopened: score 0. They come by rising id, so the first that fails ends it
+        for label in range(n_labels):  # unopened: score 0. They come by ascending id, so the first that fails ends it
             if work.opened[label // BLOCK] != work.counts[0]:
                 if n == k and (top[k - 1] > 0 or (top[k - 1] == 0 and top_labels[k - 1] < label)):
                     break

@@ -89,7 +89,7 @@ def _write_files(folder: Path, model: Contents) -> None:
     if taken := model.info.keys() & set(_OWN_KEYS):
         raise ModelError(f"info must not have {sorted(taken)[0]!r}: model.json needs the name for the model itself")
     n_features = len(model.weights.dense_of) - (model.rows.bias > 0)
-    sparse = all_sparse(model.weights, least=ANY_SIZE)
+    sparse = all_sparse(model.weights, min_size=ANY_SIZE)
     values = bfloat.cut(sparse.values) if bfloat.can_hold(sparse.values) else sparse.values
     n_labels = int(model.weights.dense_rows.shape[1])
     labels = sparse.labels.astype(label_type(n_labels), copy=False)

@@ -36,7 +36,7 @@ def prepare_rows(rows: Any, config: RowsConfig) -> csr_array:
 
 
 def is_plain_csr(rows: Any) -> bool:
-    """Tell whether a matrix is CSR of int32 ids whose offsets fit its arrays; the ids are not looked at."""
+    """Tell whether a matrix is CSR of int32 ids whose offsets fit its arrays; the ids are not checked."""
     if not issparse(rows) or rows.format != "csr" or rows.ndim != 2 or rows.indices.dtype != np.int32:
         return False
     fits = len(rows.indptr) == rows.shape[0] + 1 and len(rows.indices) == len(rows.data)
@@ -58,7 +58,7 @@ def _prepare(rows: csr_array, config: RowsConfig) -> csr_array | None:
 
 
 def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:
-    """CSR at the kernel's door; without labels every row has none. Values of labels are their relevance."""
+    """Return CSR rows as the kernels take them; the values of labels are their relevance."""
     n_rows = rows.shape[0]
     relevance = np.ones(0, np.float32) if labels is None else labels.data.astype(np.float32, copy=False)
     return Rows(
@@ -83,7 +83,7 @@ def find_empty(rows: Rows, has_bias: bool) -> np.ndarray:
 
 
 def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = True) -> Weights:
-    """A dense row beside the sparse one for each feature with many labels, or for those that are given.
+    """Add a dense row beside the sparse one to each feature with many labels, or to those that are given.
 
     In bfloat16 if that can hold the weights, unless they shall change: then not `narrow`.
     """
@@ -98,12 +98,12 @@ def with_dense_rows(sparse: Weights, is_dense: np.ndarray | None = None, narrow:
 
 
 def have_dense_rows(n_labels_of: np.ndarray, n_labels: int) -> np.ndarray:
-    """Which features have a dense row in training, by the number of labels that each has of all."""
+    """Tell which features have a dense row in training, by the number of labels of each."""
     return n_labels_of * DENSE_SHARE > n_labels
 
 
 def lay_out(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = True) -> Weights:
-    """Hybrid rows, as training needs them: a feature has either a dense row or a sparse one.
+    """Lay out rows as training needs them: a feature has either a dense row or a sparse one.
 
     Of a shard of the labels, `is_dense` says which ones have a dense row among all labels. See with_dense_rows for
     `narrow`.
@@ -118,22 +118,22 @@ def lay_out(sparse: Weights, is_dense: np.ndarray | None = None, narrow: bool = 
     return weights._replace(offsets=offsets, labels=sparse.labels[in_sparse], values=sparse.values[in_sparse])
 
 
-def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None, least: float = 0.0) -> Weights:
-    """Every feature as a sparse row: of what it stores (a dense row: under the mask, or what is not 0), or of the
-    weights whose size is `least` or more."""
+def all_sparse(weights: Weights, dense_mask: np.ndarray | None = None, min_size: float = 0.0) -> Weights:
+    """Return every feature as a sparse row: of the weights whose size is `min_size` or more; if that is 0, of all that
+    are stored (of a dense row those under the mask, or without one those that are not 0)."""
     mask = NO_MASK if dense_mask is None else dense_mask
     offsets = np.zeros(len(weights.dense_of) + 1, np.int64)
     labels, values = np.zeros(0, np.int32), np.zeros(0, weights.values.dtype)
-    gather_rows(weights, mask, least, offsets, labels, values)
+    gather_rows(weights, mask, min_size, offsets, labels, values)
     np.cumsum(offsets, out=offsets)
     labels, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], weights.values.dtype)
     if len(labels):
-        gather_rows(weights, mask, least, offsets, labels, values)
+        gather_rows(weights, mask, min_size, offsets, labels, values)
     return sparse_weights(offsets, labels, values, int(weights.dense_rows.shape[1]))
 
 
 def rounded(weights: Weights) -> Weights:
-    """The nearest weights that bfloat16 can hold, with dense rows of it; float64 ones as they are. Works in place."""
+    """Round float32 weights to bfloat16, in place, and return them with dense rows of that; keep float64 as it is."""
     if weights.values.dtype != np.float32:
         return weights
     for array in (weights.dense_rows, weights.values):
@@ -142,7 +142,7 @@ def rounded(weights: Weights) -> Weights:
 
 
 def count_weights(weights: Weights) -> int:
-    """Weights that are not 0."""
+    """Count the weights that are not 0."""
     lengths, none = np.zeros(len(weights.dense_of) + 1, np.int64), weights.values[:0]
     gather_rows(weights, NO_MASK, ANY_SIZE, lengths, np.zeros(0, np.int32), none)
     return int(lengths.sum())

@@ -236,7 +236,7 @@ class Model:
 
     def prune(self, threshold: float) -> "Model":
         """A model without the weights smaller than `threshold` in size, laid out anew; its scores are others."""
-        weights = lay_out(all_sparse(self.weights, least=max(threshold, ANY_SIZE)))
+        weights = lay_out(all_sparse(self.weights, min_size=max(threshold, ANY_SIZE)))
         return self.fresh(weights=weights, info=self.info | {"pruned_at": threshold}, calibration=None)
 
     def fresh(self, **changes: Any) -> "Model":

@@ -18,13 +18,13 @@ def room_for_champions(weights: Weights, per_feature: int) -> Weights:
     n_labels = int(weights.dense_rows.shape[1])
     lengths = np.where(weights.dense_of >= 0, n_labels, np.diff(weights.offsets))
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, per_feature))])
-    n_places = int(offsets[-1])
-    return sparse_weights(offsets, np.zeros(n_places, np.int32), np.zeros(n_places, weights.values.dtype), n_labels)
+    size = int(offsets[-1])
+    return sparse_weights(offsets, np.zeros(size, np.int32), np.zeros(size, weights.values.dtype), n_labels)
 
 
 def fill_champions(champions: Weights, weights: Weights, n_threads: int) -> None:
-    def work(me: int) -> None:
-        take_champions(me, n_threads, weights, champions.offsets, champions.labels, champions.values)
+    def work(thread: int) -> None:
+        take_champions(thread, n_threads, weights, champions.offsets, champions.labels, champions.values)
 
     run_team(n_threads, work)
 
@@ -50,15 +50,15 @@ class Shortlist:
     def predict(
         self, weights: Weights, rows: Rows, labels: np.ndarray, scores: np.ndarray, n_threads: int = 1
     ) -> np.ndarray:
-        """Fill (n_rows, k) labels and scores; returns the rows whose k labels are not all above 0.
+        """Fill (n_rows, k) labels and scores; return the rows whose k scores are not all above 0.
 
-        Other labels may have their place by a score of 0, so these rows are left to exact prediction.
+        Labels that are no candidates may rank there with a score of 0, so these rows need exact prediction.
         """
         unsure = np.zeros(len(labels), bool)
         n_candidates = max(CANDIDATES, labels.shape[1])
 
-        def work(me: int) -> None:
-            predict_shortlisted(me, n_threads, rows, weights, self.champions, n_candidates, labels, scores, unsure)
+        def work(thread: int) -> None:
+            predict_shortlisted(thread, n_threads, rows, weights, self.champions, n_candidates, labels, scores, unsure)
 
         run_team(n_threads, work)
         return np.flatnonzero(unsure)

@@ -25,11 +25,11 @@ _OWN_NAME = re.compile(rf"{re.escape(ABOUT)}|{re.escape(HASHES)}|(part-\d{{5,}}\
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be written, read or gone on from."""
+    """A checkpoint that cannot be written, read or resumed from."""
 
 
 class Saved(NamedTuple):
-    """A checkpoint that is whole."""
+    """A complete checkpoint."""
 
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]  # memory-mapped
@@ -62,7 +62,7 @@ class Checkpoints:
                             folder.rmdir()
 
     def _lock(self) -> IO[bytes]:
-        """The lock of the folder, with the number of this process in it for others to read."""
+        """Lock the folder; the lock file holds the id of this process for others to read."""
         for _ in range(TRIES):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -86,11 +86,11 @@ class Checkpoints:
         return "another"
 
     def numbers(self) -> list[int]:
-        """Of the checkpoints that there are, the last one first."""
+        """Return the numbers of the checkpoints, the last one first."""
         return [number for number in self._taken() if _own_files(self._path(number))]
 
     def _taken(self) -> list[int]:
-        """Numbers that are in use, be it by others who put something there."""
+        """Return the numbers in use, also by files that are not ours."""
         names = [path.name for path in self.folder.glob("checkpoint-*")]
         return sorted((int(name[11:]) for name in names if re.fullmatch(r"checkpoint-\d{6}", name)), reverse=True)
 
@@ -111,7 +111,7 @@ class Checkpoints:
         return path
 
     def last(self) -> Saved | None:
-        """The last checkpoint that is whole."""
+        """Return the last complete checkpoint, if there is one."""
         numbers = self.numbers()
         for number in numbers:
             with suppress(OSError, ValueError, InputError):  # damaged: the one before it may do
@@ -124,14 +124,14 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """Remove what a run that is done has kept."""
+        """Remove what a finished run has kept."""
         with suppress(OSError):
             self.record.unlink()
         for number in self._taken():  # also those that a kill left without files
             self._remove(number)
 
     def _remove(self, number: int) -> None:
-        """Delete a checkpoint, but nothing that others put there."""
+        """Delete a checkpoint, but no file that is not ours."""
         folder = self._path(number)
         with suppress(OSError):
             for path in _own_files(folder):
@@ -143,14 +143,14 @@ class Checkpoints:
 
 
 def _own_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint, by their names."""
+    """Return the files of a checkpoint that have our names."""
     with suppress(OSError):
         return [path for path in folder.iterdir() if _OWN_NAME.fullmatch(path.name) and not path.is_dir()]
     return []
 
 
 def _read(folder: Path) -> Saved:
-    """A checkpoint, held to its hashes and to what a run reads of it; what is wrong is a ValueError or an OSError."""
+    """Read a checkpoint and check its hashes and types; a ValueError or an OSError says what is wrong."""
     hashes = read_json(folder / HASHES)
     if not isinstance(hashes, dict) or ABOUT not in hashes or HASHES in hashes:
         raise ValueError(f"{HASHES} does not list the files")
@@ -164,7 +164,7 @@ def _read(folder: Path) -> Saved:
 
 
 def check_about(about: Any) -> None:
-    """Check the types of what a run goes on from; a ValueError names the first field that is wrong.
+    """Check the types of what a run resumes from; a ValueError names the first field that is wrong.
 
     Whether it is of the same run, the run knows: identity and cursor are compared with its rows and settings.
     """
@@ -195,7 +195,7 @@ def _is_count(value: object) -> bool:
 
 
 def write_arrays(folder: Path, arrays: dict[str, np.ndarray], prefix: str = "") -> dict[str, str]:
-    """One file for each; returns their sha256."""
+    """Write one file for each array; return their sha256."""
     hashes = {}
     for name, array in arrays.items():
         path = folder / f"{prefix}{name}.npy"
@@ -205,5 +205,5 @@ def write_arrays(folder: Path, arrays: dict[str, np.ndarray], prefix: str = "") 
 
 
 def read_arrays(folder: Path, prefix: str = "") -> dict[str, np.ndarray]:
-    """What write_arrays wrote, memory-mapped."""
+    """Map the arrays that write_arrays wrote."""
     return {path.stem.removeprefix(prefix): load_array(path) for path in folder.glob(f"{prefix}*.npy")}

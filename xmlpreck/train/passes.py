@@ -41,7 +41,7 @@ class PassFacts:
 
 @dataclass
 class Cursor:
-    """How far a pass has come, and sums over its rows so far: with the learner's arrays, all that training knows."""
+    """How far a pass has come, and sums over its rows: with the learner's arrays, the whole state of training."""
 
     number: int = 0  # of the pass
     n_blocks: int = 0  # done
@@ -55,14 +55,14 @@ class Cursor:
 
     @classmethod
     def of(cls, facts: dict[str, Any], rows: "PreparedRows", seed: int) -> "Cursor":
-        """From what a checkpoint says of the trainer; refused where no run over these rows can have come."""
+        """Read the cursor of a checkpoint; refuse one that no run over these rows can have."""
         kinds = {item.name: type(item.default) for item in fields(cls)} | {"n_passes": int}
         wrong = [name for name in kinds.keys() | facts.keys() if not _is_amount(facts.get(name), kinds.get(name))]
         if not wrong:
             cursor = cls(**{name: value for name, value in facts.items() if name != "n_passes"})
             if cursor._fits(facts["n_passes"], rows, seed):
                 return cursor
-        what = f"{sorted(wrong)[0]!r} is wrong" if wrong else "no run over these rows comes to this place"
+        what = f"{sorted(wrong)[0]!r} is wrong" if wrong else "no run over these rows comes to this position"
         raise InputError(f"the checkpoint cannot be gone on from: {what}: delete it to start from the first row")
 
     def _fits(self, n_passes: int, rows: "PreparedRows", seed: int) -> bool:
@@ -77,7 +77,7 @@ class Cursor:
         return is_within and (self.number > n_passes or self.n_blocks == rows.n_blocks)
 
     def add(self, batch: Batch, n_labels_of: np.ndarray) -> None:
-        """Rows that were trained on, the next of their block."""
+        """Count rows that were trained on, the next of their block."""
         self.surrogate += float(batch.surrogates.sum())
         self.mistakes += int(batch.mistakes.sum())
         self.updated += int(batch.updated.sum())
@@ -92,7 +92,7 @@ class Cursor:
 
 
 def _is_amount(value: object, kind: type | None) -> bool:
-    """A whole or a finite number from 0, as `kind` says."""
+    """Whether a value is a number of this kind, finite and not below 0."""
     if kind is int:
         return type(value) is int and 0 <= value < 2**62
     return kind is float and type(value) in (int, float) and 0 <= value < 2.0**62  # type: ignore[operator]
@@ -104,15 +104,15 @@ class PreparedRows:
     def __init__(
         self, source: RowSource, config: RowsConfig, block_rows: int, label_range: range | None = None
     ) -> None:
-        """With a range of labels, the others are not seen."""
+        """With a range of labels, rows have only these."""
         self.source, self.config, self.block_rows = source, config, block_rows
         self.labels = label_range or range(source.n_labels)
         self.n_rows, self.n_labels = source.n_rows, len(self.labels)
         self.n_features = source.n_features + (config.bias > 0)
         self.n_blocks = -(-source.n_rows // block_rows)
         self.only_block: Rows | None = None  # kept where all rows fit into one block
-        self.most_labels = 0  # of a row that was read
-        self.streamed_bytes = 0  # at most: a block in use, and the next one as it is read and prepared
+        self.max_labels = 0  # of a row that was read
+        self.streamed_bytes = 0  # max: a block in use, and the next one as it is read and prepared
 
     def block_length(self, block: int) -> int:
         return min(self.block_rows, self.n_rows - int(block) * self.block_rows)
@@ -120,7 +120,7 @@ class PreparedRows:
     def blocks(
         self, order: Iterable[int], look: Callable[[Dataset], None] = lambda _: None
     ) -> Iterator[tuple[int, Rows]]:
-        """(first row, rows) of each block in the given order; `look` sees the rows as they are in the source."""
+        """Yield (first row, rows) of each block in the given order; `look` gets the rows as they are in the source."""
 
         def prepare(block: Dataset) -> Rows:
             look(block)
@@ -128,7 +128,7 @@ class PreparedRows:
             if self.n_labels < self.source.n_labels:
                 labels = labels[:, self.labels.start : self.labels.stop]
             rows = kernel_rows(prepare_rows(block.rows, self.config), labels)
-            self.most_labels = max(self.most_labels, int(np.diff(rows.label_offsets).max(initial=0)))
+            self.max_labels = max(self.max_labels, int(np.diff(rows.label_offsets).max(initial=0)))
             if self.n_blocks > 1:
                 read = sum(a.nbytes for m in (block.rows, block.labels) for a in (m.data, m.indices, m.indptr))
                 self.streamed_bytes = max(self.streamed_bytes, read + 2 * sum(array.nbytes for array in rows))
@@ -143,7 +143,7 @@ class PreparedRows:
 
 
 def shuffled_blocks(rows: PreparedRows, seed: int, cursor: Cursor) -> Iterator[tuple[int, Rows, np.ndarray]]:
-    """(first row, rows, their order) of each block that a pass has still before it.
+    """Yield (first row, rows, their order) of each block that is left of a pass.
 
     The order of blocks and of rows within each is drawn by default_rng([seed, pass]).
     """

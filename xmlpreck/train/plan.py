@@ -1,4 +1,4 @@
-"""What a run will need, known before its first pass: weights, memory, disk and time."""
+"""Plan what a run will need, before its first pass: weights, memory, disk and time."""
 
 import re
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Plan:
     limit_bytes: int
     pass_seconds: float | None = None
     cut: Cut | None = None
-    tuning: dict[str, Any] | None = None  # trials, most rows of one, and passes over all rows that they may cost
+    tuning: dict[str, Any] | None = None  # trials, max rows of one, and passes over all rows that they may cost
 
     @property
     def peak_bytes(self) -> int:
@@ -53,7 +53,7 @@ class Plan:
         return f"{self.n_weights:,} weights need {format_bytes(self.peak_bytes)} of memory at the peak"
 
     def weights_within(self, limit: int) -> int:
-        """About how many weights would fit, if each needs what one needs now; with a little room to spare."""
+        """Estimate how many weights would fit, if each needs what one needs now; with a little room to spare."""
         fixed = sum(self.parts[name] for name in FIXED_PARTS)
         return max(int(0.95 * self.n_weights * (limit - fixed) / max(self.peak_bytes - fixed, 1)), 1)
 
@@ -76,9 +76,9 @@ def plan_run(
     feature_counts: np.ndarray,
     is_dense: np.ndarray | None = None,
 ) -> Plan:
-    """The plan of a run whose support has just been found, and stands in memory with all that is loaded.
+    """Plan a run whose support has just been found, and is in memory with all that is loaded.
 
-    So many rows have each feature.
+    feature_counts: number of rows per feature.
     """
     lengths = np.diff(support.offsets)
     if is_dense is None:
@@ -96,10 +96,10 @@ def plan_run(
         n_weights, n_sparse = n_weights + n_new, n_sparse + n_new_sparse
     averages = (n_sparse + cells) * value
     scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
-    steps = config.batch_rows * ((min(config.k, rows.n_labels) + rows.most_labels) * entry + 8)  # of a batch
-    # Beside the weights and averages stand, one after the other: the support from which they are laid out (when there
-    # are no averages yet); copies of the weights, to score held-out rows; what a wider support is made from; the model
-    # as it is pruned or saved (when the averages are gone).
+    steps = config.batch_rows * ((min(config.k, rows.n_labels) + rows.max_labels) * entry + 8)  # of a batch
+    # Beside the weights and averages are in memory, one after the other: the support from which they are laid out (when
+    # there are no averages yet); copies of the weights, to score held-out rows; what a wider support is made from; the
+    # model as it is pruned or saved (when the averages are gone).
     laying_out = support.labels.nbytes - averages
     scoring = 2 * averages if has_heldout else 0
     finishing = n_weights * entry * (2 if config.prune else 1) - averages
@@ -130,7 +130,7 @@ def _names_bytes(rows: PreparedRows) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """4GB, 512 MB, 1.5g or a plain number of bytes."""
+    """Parse 4GB, 512 MB, 1.5g or a plain number of bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
     if found is None or not 0 < float(found[1]) * UNITS[found[2]] < MAX_BYTES:
         raise ConfigError(f"memory must be a size such as 4GB or 512MB, but is {text!r:.60}")
@@ -142,7 +142,7 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def default_limit() -> int:
-    """What this process has, and a share of what is free."""
+    """Return the default limit of memory: what this process has, and a share of what is free."""
     return resident_bytes() + int(FREE_SHARE * free_bytes())
 
 

@@ -1,4 +1,4 @@
-"""What a run has found out before its first checkpoint: facts on disk, one file, whole or not at all."""
+"""Results of a run before its first checkpoint, kept in one file that is written atomically."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class Record:
     """Results by their keys, kept in a file if there is a path; a later run takes those whose keys it asks for."""
 
     def __init__(self, path: Path | None, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Read what is there. A damaged file is passed over, with a note."""
+        """Read the file, if there is one. A damaged one is ignored, with a note."""
         self.path, self.tell = path, tell
         self.entries: dict[str, Any] = {}
         if path is None:
@@ -36,7 +36,7 @@ class Record:
             tell(f"{path}: is damaged: its trials are run again")
 
     def get(self, facts: dict[str, Any]) -> Any:
-        """Return what is known, or None."""
+        """Return the result for these facts, or None."""
         return self.entries.get(key_of(facts))
 
     def put(self, facts: dict[str, Any], result: Any) -> None:

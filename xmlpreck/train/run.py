@@ -86,7 +86,7 @@ def fit(
     safety.phase("saving")
     weights = trainer.finish()
     if train.prune:  # as Model.prune, but the trained weights are freed before the new ones are laid out
-        sparse = all_sparse(weights, least=train.prune)
+        sparse = all_sparse(weights, min_size=train.prune)
         del weights
         weights = lay_out(sparse)
     info = run_info(config, survey.to_dict(), keeper)

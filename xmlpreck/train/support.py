@@ -38,7 +38,7 @@ def find_support(
     dtype: Any = np.float32,
     max_weights: int = sys.maxsize,
 ) -> Weights:
-    """Zero weights wherever a label may use a feature, gathered from rows that come block by block."""
+    """Gather zero weights wherever a label may use a feature, from rows that come block by block."""
     support = no_weights(n_features, n_labels, dtype)
     n_rows = 0
     for rows in blocks:
@@ -53,7 +53,7 @@ def find_support(
 def find_strongest(
     blocks: Iterable[Rows], n_features: int, n_labels: int, n_threads: int, max_weights: int, dtype: Any = np.float32
 ) -> tuple[Weights, Cut | None]:
-    """The same, of at most about `max_weights` weights: for each label its strongest features.
+    """Find a support of at most about `max_weights` weights: for each label its strongest features.
 
     A feature is as strong for a label as the sum of its sizes in the label's rows. All labels have the same limit. With
     many blocks the support is cut as it grows, so a feature that gathers its strength late may be lost.
@@ -71,7 +71,7 @@ def find_strongest(
 
 
 def keep_strongest(support: Weights, strengths: np.ndarray, max_weights: int) -> tuple[Weights, np.ndarray, Cut | None]:
-    """At most `max_weights` entries (but one for each label), by one limit on the features of a label."""
+    """Keep at most `max_weights` entries (but one for each label), by one limit on the features of a label."""
     n_labels = support.dense_rows.shape[1]
     n_features_of = np.bincount(support.labels, minlength=n_labels)
     if len(support.labels) <= max_weights:
@@ -91,7 +91,7 @@ def keep_strongest(support: Weights, strengths: np.ndarray, max_weights: int) ->
 def support_of_block(
     rows: Rows, n_features: int, n_labels: int, n_threads: int, weighing: bool = False
 ) -> tuple[Weights, np.ndarray]:
-    """The pattern of X^T Y of rows in memory, without values, and the strength of each entry if that is asked for."""
+    """Find the pattern of X^T Y of rows in memory, without values, and the strength of each entry if asked for."""
     n_rows = len(rows.offsets) - 1
     by_feature = csr_array((rows.values, rows.features, rows.offsets), shape=(n_rows, n_features)).tocsc()
     feature_offsets = by_feature.indptr.astype(np.int64)
@@ -123,7 +123,7 @@ def support_of_hardest(rows: Rows, hardest: np.ndarray, dense_of: np.ndarray, de
 
 
 def union_of(first: Weights, second: Weights, with_positions: bool = True) -> tuple[Weights, np.ndarray]:
-    """The union of two supports, without values, and the positions of the entries of the first in it."""
+    """Unite two supports, without values; return also the positions of the entries of the first."""
     offsets = np.zeros(len(first.offsets), np.int64)
     labels, positions = np.zeros(0, np.int32), np.zeros(len(first.labels) if with_positions else 0, np.int64)
     patterns = (first.offsets, first.labels, second.offsets, second.labels)
