@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--data", default="demo", help="a catalogue name, a file, or a folder")
     parser.add_argument("--data-dir", help="where catalogue data is")
     parser.add_argument("--shares", type=int, nargs="+", default=[4, 8, 16, 32, 64], help="values to compare")
-    parser.add_argument("--repeat", type=int, default=3, help="timings of each, of which the least counts")
+    parser.add_argument("--repeat", type=int, default=3, help="timings of each, of which the minimum counts")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
 

@@ -3,7 +3,7 @@
     xmlpreck train --data D --out M
     python tools/bench_large.py --data D --model M [--rows 2000] [--per-feature 16 64 256] [--out bench.json]
 
-Times are of one thread, the least of --repeat, in seconds of the processor, so that other programs count little.
+Times are of one thread, the minimum of --repeat, in seconds of the processor, so that other programs count little.
 Every score by a shortlist is held to the exact one first. With --plan the support of the training rows is found and a
 part of a pass is timed, as `xmlpreck plan` does (minutes, on the largest sets).
 """
@@ -27,7 +27,7 @@ from xmlpreck.model import Model, Shortlist
 K = 5
 
 
-def least_time(repeat: int, predict: Callable[[], TopK]) -> tuple[float, TopK]:
+def min_time(repeat: int, predict: Callable[[], TopK]) -> tuple[float, TopK]:
     seconds = []
     for _ in range(repeat):
         start = time.thread_time()
@@ -52,14 +52,14 @@ def check_scores(scorer: Model, rows: Dataset, top: TopK) -> None:
 def compare(scorer: Model, rows: Dataset, per_features: list[int], repeat: int) -> list[dict[str, object]]:
     scorer.predict_topk(rows.rows[:2], K, shortlist=Shortlist.of(scorer.weights, 1))  # compiles
     scorer.predict_topk(rows.rows[:2], K)
-    exact_seconds, exact = least_time(repeat, lambda: scorer.predict_topk(rows.rows, K))
+    exact_seconds, exact = min_time(repeat, lambda: scorer.predict_topk(rows.rows, K))
     results = [{"per_feature": None, "ms_a_row": 1e3 * exact_seconds / rows.n_rows, **precision(exact, rows)}]
     for per_feature in per_features:
         start = time.thread_time()
         shortlist = Shortlist.of(scorer.weights, per_feature)
         making = time.thread_time() - start
         check_scores(scorer, rows, scorer.predict_topk(rows.rows[:20], K, shortlist=shortlist))
-        seconds, top = least_time(repeat, lambda made=shortlist: scorer.predict_topk(rows.rows, K, shortlist=made))
+        seconds, top = min_time(repeat, lambda made=shortlist: scorer.predict_topk(rows.rows, K, shortlist=made))
         found = (top.labels[:, :, None] == exact.labels[:, None, :]).any(axis=1)
         results.append(
             {

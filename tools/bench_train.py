@@ -2,8 +2,8 @@
 
     python tools/bench_train.py --data eurlex57k --data-dir DIR --out bench.json
 
-Ratios are of times taken in one run, alternating, the least of --repeat: machines are noisy. A pass is timed with warm
-weights (after a first pass); prediction is of the same rows, with the weights of that moment.
+Ratios are of times taken in one run, alternating, the minimum of --repeat: machines are noisy. A pass is timed warm
+(after a first pass); prediction is of the same rows, with the weights of that moment.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--data-dir", help="where catalogue data is")
     parser.add_argument("--config", help="TOML file or name of one in configs/ (default: the data's own)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads to compare")
-    parser.add_argument("--repeat", type=int, default=3, help="timings of each, of which the least counts")
+    parser.add_argument("--repeat", type=int, default=3, help="timings of each, of which the minimum counts")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
 

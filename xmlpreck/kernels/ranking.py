@@ -40,6 +40,25 @@ def _best_weights(weights, labels, start, stop, best):
 
 
 @kernel
+def _fill_at_k(stats, k, n_true, sums, ideals, full_ideal):
+    """Fill the statistics of a row for one k from the sums over its first k ranks."""
+    n_hits, n_predicted, dcg, gain, best_gain, gain_dcg, best_dcg = sums
+    reachable = min(k, n_true)
+    ideal = ideals[k] if full_ideal or n_true == 0 else ideals[reachable]
+    stats[HITS] = n_hits
+    stats[PREDICTED] = n_predicted
+    if n_true > 0:
+        stats[NDCG] = dcg / ideals[reachable]
+        stats[RECALL] = n_hits / n_true
+        stats[R_PRECISION] = n_hits / reachable
+    stats[SERVED] = 1.0 if n_hits > 0 else 0.0
+    stats[PS_GAIN] = gain
+    stats[PS_BEST] = best_gain
+    stats[PSN_GAIN] = gain_dcg / ideal
+    stats[PSN_BEST] = best_dcg / ideal
+
+
+@kernel
 def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, full_ideal, stats, totals, by_label):
     """Fill stats (n_rows, n_columns); add to totals (n_columns) and by_label (2: hits, predicted; n_ks, n_labels).
 
@@ -92,21 +111,9 @@ def judge_rows(top, offsets, labels, weights, bin_of, n_bins, ks, drop_empty, fu
             best_gain += best[rank]
             best_dcg += best[rank] * discounts[rank]
             if rank + 1 == ks[at]:
-                k = ks[at]
-                reachable = min(k, n_true)
-                ideal = ideals[k] if full_ideal or n_true == 0 else ideals[reachable]
                 here = mine[PER_ROW + at * PER_K : PER_ROW + (at + 1) * PER_K]
-                here[HITS] = n_hits
-                here[PREDICTED] = n_predicted
-                if n_true > 0:
-                    here[NDCG] = dcg / ideals[reachable]
-                    here[RECALL] = n_hits / n_true
-                    here[R_PRECISION] = n_hits / reachable
-                here[SERVED] = 1.0 if n_hits > 0 else 0.0
-                here[PS_GAIN] = gain
-                here[PS_BEST] = best_gain
-                here[PSN_GAIN] = gain_dcg / ideal
-                here[PSN_BEST] = best_dcg / ideal
+                sums = (n_hits, n_predicted, dcg, gain, best_gain, gain_dcg, best_dcg)
+                _fill_at_k(here, ks[at], n_true, sums, ideals, full_ideal)
                 at += 1
         for column in range(stats.shape[1]):
             totals[column] += mine[column]
