@@ -38,7 +38,7 @@ MB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _small_calls(monkeypatch):
-    """Many calls of the kernels, and so many places to stop, in few rows; a checkpoint after the shortest pass."""
+    """Many calls of the kernels, at each of which a run can stop, in few rows; a checkpoint after the shortest pass."""
     monkeypatch.setattr("xmlpreck.train.keeper.SPARED_SECONDS", -1.0)
     monkeypatch.setattr(trainer, "ROWS_A_CALL", 16)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # two thirds of the time, and no power fails here
@@ -408,9 +408,9 @@ def change_array(folder, name, edit):
     reseal(folder)
 
 
-def put(place, value):
+def put(index, value):
     def edit(array):
-        array.reshape(-1)[place] = value
+        array.reshape(-1)[index] = value
         return array
 
     return edit
@@ -461,7 +461,7 @@ WRONG_ARRAYS = {
 
 @pytest.mark.parametrize("what", WRONG_ARRAYS)
 def test_a_wrong_array_of_a_checkpoint_is_refused(tmp_path, monkeypatch, what):
-    """Some are places in memory: the kernels would follow them anywhere."""
+    """Some are indices into memory: the kernels would follow them anywhere."""
     data, checkpoints = dataset(), Checkpoints(tmp_path / "m")
     config = settings(widen=True)
     monkeypatch.setattr("xmlpreck.model.layout.DENSE_SHARE", 0)
@@ -493,7 +493,7 @@ def test_working_directory_as_output(tmp_path, monkeypatch):
 
 
 def test_checkpoint_that_cannot_be_written_does_not_end_the_run(tmp_path):
-    """A file stands where the folder of checkpoints would be."""
+    """A file has the name of the folder of checkpoints."""
     (tmp_path / "m.partial").write_text("")
     told = []
     scorer = fit(dataset(), settings(), safety=Safety(Checkpoints(tmp_path / "m"), tell=told.append))

@@ -80,7 +80,7 @@ def test_brute_force_equals_kernel(rule):
 
 @pytest.mark.parametrize("k", [1, 5, 80, 300])
 def test_top_labels_equal_brute_force(k):
-    """Rows that open all blocks, some or none; unopened labels have score 0 and take their place by id."""
+    """Rows that open all blocks, some or none; unopened labels have score 0 and are ranked by id."""
     rng = np.random.default_rng(k)
     scorer, matrix = draw_scorer(rng)
     rows = random_array((200, 30), density=0.08, rng=rng, data_sampler=lambda size: rng.integers(1, 4, size)).tocsr()

@@ -109,10 +109,10 @@ def test_threads_change_no_bit(n_threads):
 def test_hostile_sizes():
     rng = np.random.default_rng(4)
     scorer = draw_scorer(rng, n_features=3, n_labels=2)
-    least = Shortlist.of(scorer.weights, 1)
-    assert scorer.predict_topk(csr_array((0, 3), dtype=np.float32), 5, shortlist=least).labels.shape == (0, 2)
+    smallest = Shortlist.of(scorer.weights, 1)
+    assert scorer.predict_topk(csr_array((0, 3), dtype=np.float32), 5, shortlist=smallest).labels.shape == (0, 2)
     nothing = csr_array((2, 3), dtype=np.float32)
-    assert same_bits(scorer.predict_topk(nothing, 5, shortlist=least), scorer.predict_topk(nothing, 5))
+    assert same_bits(scorer.predict_topk(nothing, 5, shortlist=smallest), scorer.predict_topk(nothing, 5))
     unlearned = Model(lay_out(scorer.weights._replace(
         dense_of=np.full(3, -1, np.int32), dense_rows=np.zeros((0, 2), np.float32), offsets=np.zeros(4, np.int64),
         labels=np.zeros(0, np.int32), values=np.zeros(0, np.float32),
@@ -122,7 +122,7 @@ def test_hostile_sizes():
     with pytest.raises(InputError, match="1 or more labels a feature, but not 0"):
         Shortlist.of(scorer.weights, 0)
     with pytest.raises(ModelError, match="bonus"):
-        scorer.predict_topk(rows, 1, bonus=np.zeros(2, np.float32), shortlist=least)
+        scorer.predict_topk(rows, 1, bonus=np.zeros(2, np.float32), shortlist=smallest)
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ def test_blocks_bound_memory_and_shards_do_not_matter():
     whole, _ = trained(X, Y, config, np.float32)
 
     class Elsewhere:
-        """Rows that come from another place each time."""
+        """Rows that are read again each time."""
 
         def __init__(self, data):
             self.data, self.reads = data, []
@@ -213,7 +213,7 @@ def test_layout_does_not_change_training(monkeypatch):
 
 
 def test_small_radius_is_multiplied_out():
-    """The scale of the weights would fall below any bound; the kernel starts it anew and the norm is kept."""
+    """The scale of the weights would fall below any bound; the kernel multiplies it out, and the norm is kept."""
     X, Y = draw_rows(seed=8)
     config = TrainConfig(epochs=3, k=2, eta=1.0, radius=0.3, batch_rows=1, average_from=1)
     trainer, _ = trained(X, Y, config)
@@ -323,7 +323,7 @@ def test_weights_that_overflow_stop_with_advice():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "least"),
+    ("name", "settings", "floors"),
     [
         ("bibtex", {"epochs": 5, "eta": 0.4, "decay": "constant"}, (64.3, 39.1, 28.3)),
         # labels are noisy: without tau it has 62.5 / 55.3 / 49.2
@@ -334,12 +334,12 @@ def test_weights_that_overflow_stop_with_advice():
         ),
     ],
 )
-def test_real_data_reaches_its_figures(shared_data, name, settings, least):
+def test_real_data_reaches_its_figures(shared_data, name, settings, floors):
     """From the mean rows, and from the paper's start at nothing with noise, each on its own train and test split."""
     train, test = (catalog.load(str(shared_data / name), split) for split in ("train", "test"))
     scorer = fit(train, RunConfig(train=TrainConfig(**settings)))
     scores = metrics.precision_at_k(scorer.predict_topk(test.rows, 5, 2), test.labels)
-    assert all(score >= floor for score, floor in zip(scores.values(), least, strict=True)), scores
+    assert all(score >= floor for score, floor in zip(scores.values(), floors, strict=True)), scores
 
 
 def test_growing_keeps_what_was_learned():
