@@ -143,6 +143,7 @@ def commands() -> Iterator[Path]:
         server = subprocess.Popen(
             [sys.executable, ROOT / "tests" / "warm_commands.py", address],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(places), "MPLBACKEND": "agg"} | ONE_THREAD,
+            stdin=subprocess.PIPE,  # its end tells the process that the tests have ended, however they did
             stdout=subprocess.PIPE,
             start_new_session=True,
         )

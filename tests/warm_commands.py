@@ -10,6 +10,7 @@ import faulthandler
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -96,6 +97,8 @@ def serve(address: str) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that answer
         print("ready", flush=True)
         while True:
+            if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+                return  # the tests have ended, or were killed: nobody is left to ask
             connection, _ = listener.accept()
             request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
             check_one_thread()
