@@ -30,8 +30,9 @@ from xmlpreck.model.prediction import Choice, label_bonus
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluster]'")
 
 from xmlpreck.cluster import parts, prediction  # noqa: E402
-from xmlpreck.cluster.rows import find_place  # noqa: E402
+from xmlpreck.cluster.rows import share_rows  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
+from xmlpreck.data.location import DataLocation  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +265,7 @@ def test_a_node_that_goes_does_not_show(ray_cluster, monkeypatch):
     with connect(ray_cluster.address, told.append) as session:
         assert len(session.nodes()) == 4
         found = prediction.predict_rows(
-            session, "m", find_place(rows, "rows", "test", None, None), rows, Choice(5), 64, label_shards=4
+            session, "m", share_rows(rows, DataLocation("rows", "test")), rows, Choice(5), 64, label_shards=4
         )
         tops = [next(found)[1]]
         ray_cluster.remove_node(node, allow_graceful=False)

@@ -42,9 +42,10 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'xmlpreck[cluste
 from xmlpreck.cluster import log as log_module  # noqa: E402
 from xmlpreck.cluster import merging, shards, training  # noqa: E402
 from xmlpreck.cluster import shard as shard_module  # noqa: E402
-from xmlpreck.cluster.rows import find_place  # noqa: E402
+from xmlpreck.cluster.rows import share_rows  # noqa: E402
 from xmlpreck.cluster.session import Node, connect  # noqa: E402
 from xmlpreck.cluster.shard import Census, LabelShard  # noqa: E402
+from xmlpreck.data.location import DataLocation  # noqa: E402
 
 SECONDS = 600  # after which a wait counts as hung
 
@@ -602,7 +603,7 @@ def fit(session, tmp_path, places):
 
     def train(kind, n_shards, on_pass=lambda facts: None, train=REAL, **safety):
         rows = open_split(places / kind, "train") if kind != "plain" else catalog.load(str(places / kind), "train")
-        place = find_place(rows, str(places / kind), "train", None, None)
+        place = share_rows(rows, DataLocation(str(places / kind)))
         checkpoints = Checkpoints(tmp_path / "m")
         with checkpoints.locked():
             safety = Safety(checkpoints, **safety)
@@ -719,7 +720,7 @@ def test_shards_that_are_always_killed_are_given_up(fit, monkeypatch):
 
 def test_rows_that_only_the_driver_has(session, tmp_path, places):
     rows = open_split(places / "parquet", "train")
-    place = find_place(rows, "parquet", "train", None, None)._replace(path="/proc/self/cwd/parquet")
+    place = share_rows(rows, DataLocation("parquet"))._replace(location=DataLocation("/proc/self/cwd/parquet"))
     with pytest.raises(InputError, match=r"^node .*: /proc/self/cwd/parquet: is not there: put it on a shared"):
         training.fit(session, place, rows, configure(), 1, Safety(Checkpoints(tmp_path / "m")))
 

@@ -9,6 +9,8 @@ from scipy.sparse import csr_array
 from xmlpreck import metrics
 from xmlpreck.config import ALGORITHMS, InputError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset, TopK
+from xmlpreck.data.formats.splits import write_split
+from xmlpreck.data.shards import write_shards
 from xmlpreck.data.survey import Survey, survey_of
 from xmlpreck.kernels.arrays import no_weights
 from xmlpreck.train import PreparedRows, Trainer, fit
@@ -121,3 +123,14 @@ def test_metrics_count_any_stored_label():
     Y = csr_array(np.array([[0.5, 0, 3], [0, 1, 0]]))
     top = TopK(np.array([[0, 2], [0, 1]], np.int32), np.zeros((2, 2), np.float32))
     assert metrics.precision_at_k(top, Y, [1, 2]) == {"P@1": 50.0, "P@2": 75.0}
+
+
+@pytest.mark.parametrize("format", ["repository", "libsvm", "npz", "split"])
+def test_no_file_drops_relevance_silently(tmp_path, format):
+    X, Y = draw_rows(seed=1)
+    data = as_dataset(X, draw_relevance(Y))
+    with pytest.raises(InputError, match="cannot hold relevance weights"):
+        write_split(tmp_path, "train", [data], format)
+    with pytest.raises(InputError, match="cannot hold relevance weights"):
+        write_shards(tmp_path / "shards", [data], "parquet", 20, {})
+    assert not (tmp_path / "shards").exists()

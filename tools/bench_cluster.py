@@ -19,10 +19,11 @@ from bench_train import machine
 
 from xmlpreck import config, train
 from xmlpreck.cluster import training
-from xmlpreck.cluster.rows import Place, find_place
+from xmlpreck.cluster.rows import SharedRows, share_rows
 from xmlpreck.cluster.session import Session, connect
 from xmlpreck.data import catalog
 from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.location import DataLocation
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
@@ -35,7 +36,7 @@ def run_here(data: Dataset, settings: config.RunConfig) -> tuple[Model, dict[str
 
 
 def run_cluster(
-    session: Session, place: Place, data: Dataset, settings: config.RunConfig, n_shards: int
+    session: Session, place: SharedRows, data: Dataset, settings: config.RunConfig, n_shards: int
 ) -> tuple[Model, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         checkpoints = train.Checkpoints(Path(scratch) / "model")
@@ -53,7 +54,7 @@ def check_same(expected: Model, found: Model, name: str) -> None:
 
 
 def measure_runs(
-    session: Session, place: Place, data: Dataset, settings: config.RunConfig, shards: Sequence[int], repeat: int
+    session: Session, place: SharedRows, data: Dataset, settings: config.RunConfig, shards: Sequence[int], repeat: int
 ) -> dict[str, dict[str, Any]]:
     """The fastest run of each kind, after one of each that is checked and not timed."""
     kinds: dict[str, Callable[[], tuple[Model, dict[str, Any]]]] = {"one process": lambda: run_here(data, settings)}
@@ -99,7 +100,7 @@ def main() -> None:
         catalog.find_config(None, args.data), {"train.epochs": args.epochs, "train.batch_rows": args.batch_rows}
     )
     data = catalog.load(args.data, "train", args.data_dir)
-    place = find_place(data, args.data, "train", args.data_dir, None)
+    place = share_rows(data, DataLocation(args.data, data_dir=args.data_dir))
     result = {
         "data": catalog.describe(args.data), "batch_rows": args.batch_rows, "epochs": args.epochs,
         "k": settings.train.k, "cores": config.n_cores(), "machine": machine(),

@@ -10,7 +10,7 @@ from xmlpreck.config import InputError
 from xmlpreck.data.location import DataLocation
 
 if TYPE_CHECKING:
-    from xmlpreck.cluster.rows import Place
+    from xmlpreck.cluster.rows import SharedRows
     from xmlpreck.cluster.session import Session
     from xmlpreck.data.rows import RowSource
 
@@ -46,10 +46,10 @@ def refuse_text(location: DataLocation | None) -> None:
         raise InputError(f"{location.path}: is raw text, which is read on this machine only: leave out --engine ray")
 
 
-def shared_rows(location: DataLocation | None, rows: "RowSource") -> "Place":
+def shared_rows(location: DataLocation | None, rows: "RowSource") -> "SharedRows":
     """Name rows so that every node of a cluster opens them by itself."""
-    from xmlpreck.cluster.rows import find_place
+    from xmlpreck.cluster.rows import share_rows
 
     refuse_text(location)
     assert location is not None
-    return find_place(rows, location.path, location.split, location.data_dir, location.format)
+    return share_rows(rows, location)

@@ -17,7 +17,7 @@ import numpy as np
 import ray
 
 from xmlpreck.cluster.parts import Part, among_all, choose_parts, load_part, merge, open_without_weights
-from xmlpreck.cluster.rows import Place
+from xmlpreck.cluster.rows import SharedRows
 from xmlpreck.cluster.session import (
     PATIENCE_SECONDS,
     Node,
@@ -53,7 +53,7 @@ class Job:
 
     model: str
     model_digest: str  # sha256 of its model.json, which has those of all other files
-    rows: Place
+    rows: SharedRows
     k: int
     bonus: np.ndarray | None = None
     guess_empty: bool = False
@@ -217,7 +217,7 @@ class Pool:
 def predict_rows(
     session: Session,
     model: str | Path,
-    place: Place,
+    shared: SharedRows,
     rows: RowSource,
     choice: Choice,
     block_rows: int,
@@ -226,7 +226,7 @@ def predict_rows(
     n_threads: int = 0,
     progress: bool = False,
 ) -> Iterator[tuple[range, TopK]]:
-    """Yield the numbers and labels of all rows, in blocks; `rows` are those of `place`, opened by the driver."""
+    """Yield the numbers and labels of all rows, in blocks; `rows` are those of `shared`, opened by the driver."""
     folder = Path(model).absolute()
     scorer = open_without_weights(folder)
     if rows.n_features != scorer.n_features:
@@ -234,7 +234,7 @@ def predict_rows(
     choice.finish(NO_ROWS, scorer)  # before any work: an uncalibrated model has no probabilities
     parts = choose_parts(session, folder, scorer.n_labels, label_shards)
     k = min(choice.k, scorer.n_labels)
-    job = Job(str(folder), file_sha256(folder / "model.json"), place, k, choice.bonus, choice.guess_empty)
+    job = Job(str(folder), file_sha256(folder / "model.json"), shared, k, choice.bonus, choice.guess_empty)
     items = [(start, min(start + ITEM_ROWS, rows.n_rows)) for start in range(0, rows.n_rows, ITEM_ROWS)]
     tops = Pool(session, job, parts, n_threads).predict(items)
     with progress_bar(rows.n_rows, "predict", progress) as bar:

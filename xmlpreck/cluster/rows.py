@@ -7,41 +7,40 @@ from typing import NamedTuple
 from xmlpreck.cluster.session import need_path, this_node
 from xmlpreck.config import InputError
 from xmlpreck.data import catalog
+from xmlpreck.data.location import DataLocation
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.shards import MANIFEST, ShardSet, find_shards, is_remote
 
 
-class Place(NamedTuple):
-    """Where rows are (a file, folder, URI, or the name of a synthetic set), and a digest of them."""
+class SharedRows(NamedTuple):
+    """Rows that every node opens at the same location, and a digest that tells others apart."""
 
-    path: str
-    split: str
-    format: str | None
+    location: DataLocation
     digest: str
 
     def open(self) -> RowSource:
-        """On a node. The driver has verified the shards, so that not every node has to read all of them."""
-        if not is_remote(self.path) and Path(self.path).is_absolute():
-            need_path(self.path)
-        folder = find_shards(self.path, self.split)
+        """Open the rows on a node. The driver has verified shards, so that not every node has to read all of them."""
+        path, split = self.location.path, self.location.split
+        if not is_remote(path) and Path(path).is_absolute():
+            need_path(path)
+        folder = find_shards(path, split)
         if folder is None:
-            rows = catalog.load(self.path, self.split, None, self.format, fetch=False)
+            rows = catalog.load(path, split, None, self.location.format, fetch=False)
         else:
             rows = ShardSet(folder, verify=False)
         if digest_rows(rows) != self.digest:
-            what = "are not the rows that the driver has: copy them again"
-            raise InputError(f"node {this_node()}: {self.path}: {what}")
+            raise InputError(f"node {this_node()}: {path}: are not the rows that the driver has: copy them again")
         return rows
 
 
-def find_place(rows: RowSource, data: str, split: str, data_dir: str | None, format: str | None) -> Place:
-    """Return the place of rows that the driver has opened by these words."""
+def share_rows(rows: RowSource, location: DataLocation) -> SharedRows:
+    """Name rows that the driver has opened at a location, by a path that means the same on every node."""
     if isinstance(rows, ShardSet):
         path = rows.path
     else:
-        folder = Path(data) if Path(data).exists() else catalog.find_folder(data, split, data_dir)
-        path = data if folder is None else str(folder.absolute())
-    return Place(path, split, format, digest_rows(rows))
+        folder = Path(location.path) if Path(location.path).exists() else location.folder()
+        path = location.path if folder is None else str(folder.absolute())
+    return SharedRows(DataLocation(path, location.split, location.format), digest_rows(rows))
 
 
 def digest_rows(rows: RowSource) -> str:

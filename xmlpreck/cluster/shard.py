@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmlpreck.cluster.parts import among_all
-from xmlpreck.cluster.rows import Place
+from xmlpreck.cluster.rows import SharedRows
 from xmlpreck.cluster.session import this_node
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data.formats import Dataset, TopK
@@ -83,9 +83,9 @@ class PassPosition:
 class LabelShard:
     """An actor with the weights of some labels. Calls come in order; another actor can repeat them."""
 
-    def __init__(self, number: int, place: Place, config: RunConfig, n_threads: int) -> None:
+    def __init__(self, number: int, shared: SharedRows, config: RunConfig, n_threads: int) -> None:
         give_memory_back()
-        self.number, self.place, self.n_threads = number, place, n_threads
+        self.number, self.shared, self.n_threads = number, shared, n_threads
         self.config = replace(config, train=replace(config.train, threads=n_threads))
         self.labels = range(0)  # until find_support
         self.support = no_weights(0, 0)
@@ -95,7 +95,7 @@ class LabelShard:
     @cached_property
     def source(self) -> RowSource:
         """Opened by the first call: an error in the constructor looks like a lost actor."""
-        return self.place.open()
+        return self.shared.open()
 
     @cached_property
     def opened(self) -> tuple[PreparedRows, RowSource]:

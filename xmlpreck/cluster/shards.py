@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from xmlpreck.cluster.log import Log
-from xmlpreck.cluster.rows import Place
+from xmlpreck.cluster.rows import SharedRows
 from xmlpreck.cluster.session import Session, hire, in_short, on_node, result_of
 from xmlpreck.cluster.shard import LabelShard
 from xmlpreck.config import InputError, RunConfig
@@ -18,8 +18,8 @@ MAX_TRIES = 4  # to bring one shard back, without a batch in between
 class Shards:
     """One actor for each label shard; a lost one is replaced by another, which repeats the calls of the log."""
 
-    def __init__(self, session: Session, place: Place, config: RunConfig, n_shards: int, log: Log) -> None:
-        self.session, self.place, self.config, self.n_shards, self.log = session, place, config, n_shards, log
+    def __init__(self, session: Session, shared: SharedRows, config: RunConfig, n_shards: int, log: Log) -> None:
+        self.session, self.shared, self.config, self.n_shards, self.log = session, shared, config, n_shards, log
         self.nodes = session.nodes()
         self.n_hired = 0
         self.tries: Counter[int] = Counter()  # to bring each shard back, since the last batch
@@ -39,7 +39,9 @@ class Shards:
         def create() -> Any:
             self.n_hired += 1
             name = f"xmlpreck-labels-{shard}-{self.n_hired}-{self.session.job}"
-            return ray.remote(LabelShard).options(name=name, **wanted).remote(shard, self.place, self.config, n_threads)
+            return (
+                ray.remote(LabelShard).options(name=name, **wanted).remote(shard, self.shared, self.config, n_threads)
+            )
 
         return hire(create)
 

@@ -21,7 +21,7 @@ from xmlpreck import metrics
 from xmlpreck.cluster.log import Log
 from xmlpreck.cluster.merging import choose, join_labels, split_pairs
 from xmlpreck.cluster.parts import cut_evenly, merge
-from xmlpreck.cluster.rows import Place
+from xmlpreck.cluster.rows import SharedRows
 from xmlpreck.cluster.session import Session
 from xmlpreck.cluster.shard import Census, Pairs, check_part, part_prefix, refuse_relevance
 from xmlpreck.cluster.shards import Shards
@@ -49,7 +49,7 @@ COUNT_STEPS = 64  # counts for which the expected support is worked out; between
 
 def fit(
     session: Session,
-    place: Place,
+    shared: SharedRows,
     source: RowSource,
     config: RunConfig,
     label_shards: int | None,
@@ -58,7 +58,7 @@ def fit(
     progress: bool = False,
     tuning: dict[str, Any] | None = None,
 ) -> Model:
-    """Do what train.fit does, on a cluster; `source` is what the driver has opened of `place`."""
+    """Do what train.fit does, on a cluster; `source` is what the driver has opened of `shared`."""
     if safety.checkpoints is None:
         raise TrainingError("training on a cluster needs checkpoints: lost shards are restored from them")
     refuse_settings(config, safety)
@@ -70,7 +70,7 @@ def fit(
     n_shards = len(edges) - 1 if edges else label_shards or min(len(session.nodes()), n_blocks_of(rows.n_labels))
     check_shards(rows.n_labels, n_shards)
     log = Log()
-    shards = Shards(session, place, config, n_shards, log)
+    shards = Shards(session, shared, config, n_shards, log)
     trainer = ClusterTrainer(rows, config, shards, log)
     try:
         survey = trainer.divide(edges)

@@ -180,3 +180,11 @@ def same_widths(path: AnyPath, chunks: Iterable[Dataset]) -> Iterator[Dataset]:
             raise FormatError(f"{path}: all chunks must have the same width, not {shown}")
         first = widths
         yield chunk
+
+
+def with_equal_labels(chunks: Iterable[Dataset], path: AnyPath) -> Iterator[Dataset]:
+    """Pass chunks on to a writer; refuse relevance weights other than 1, which no file format here can hold."""
+    for chunk in chunks:
+        if (chunk.labels.data != 1).any():
+            raise FormatError(f"{path}: cannot hold relevance weights of labels: give every label the value 1")
+        yield chunk

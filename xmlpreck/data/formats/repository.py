@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from xmlpreck.data.dataset import MAX_ID, Dataset, Sizes, build_csr, check_matrix
+from xmlpreck.data.dataset import MAX_ID, Dataset, Sizes, build_csr, check_matrix, with_equal_labels
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import BLOCK_BYTES, Spool, line_blocks, read_head, write_lines
 from xmlpreck.kernels import parsing
@@ -179,7 +179,7 @@ def write_repository(path: AnyPath, chunks: Iterable[Dataset]) -> Sizes:
     """Write chunks under one header."""
     sizes = Sizes(0, 0, 0)
     with Spool(path) as spool:
-        for chunk in chunks:
+        for chunk in with_equal_labels(chunks, path):
             spool.add_lines(_format_lines(chunk))
             sizes = Sizes(spool.n_items, chunk.n_features, chunk.n_labels)
         spool.write_under(" ".join(map(str, sizes)))

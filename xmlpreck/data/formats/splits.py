@@ -7,7 +7,16 @@ from typing import Any, TypedDict, Unpack
 
 from scipy.sparse import csr_array
 
-from xmlpreck.data.dataset import Dataset, Documents, Sizes, as_labels, regroup, same_widths, stack_rows
+from xmlpreck.data.dataset import (
+    Dataset,
+    Documents,
+    Sizes,
+    as_labels,
+    regroup,
+    same_widths,
+    stack_rows,
+    with_equal_labels,
+)
 from xmlpreck.data.formats import columns, documents, npz, repository
 from xmlpreck.data.formats.recognition import (
     DOCUMENT_FORMATS,
@@ -229,7 +238,7 @@ def write_split(
     if kind is Documents:
         documents.write_documents(target, checked, format)
         return target
-    rows = same_widths(target, checked)
+    rows = same_widths(target, with_equal_labels(checked, target))
     if Path(path).is_dir():
         rows = _keep_names(Path(path), rows)
     if format == "repository":

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from xmlpreck.config import InputError
-from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.dataset import Dataset, with_equal_labels
 from xmlpreck.data.rows import concatenate, read_blocks
 from xmlpreck.data.shards.files import as_table, read_parquet, write_hdf5, write_parquet
 from xmlpreck.data.shards.sets import (
@@ -62,6 +62,7 @@ def write_shards(
         raise ShardError(f"{kind!r} is not a kind of shard: choose {' or '.join(KINDS)}")
     if rows_per_shard < 1:
         raise ShardError(f"rows per shard must be 1 or more, but is {rows_per_shard}")
+    chunks = with_equal_labels(chunks, folder)
     with write_errors(folder, ShardError):
         refuse_strangers(folder, SHARD_SET)
         with atomic_folder(folder, SHARD_SET) as ready:
