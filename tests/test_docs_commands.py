@@ -38,7 +38,7 @@ NOT_RUN = {
     "pip install '.[test]'": "asks the network; .ci/run does it",
     "pip install -e '.[dev,test]'": "asks the network",
     "pip install '.[docs]'": "asks the network; .ci/run does it",
-    "mkdocs build --strict": "needs the extra `docs`; .ci/run does it",
+    "mkdocs build -f .mkdocs.yml --strict": "needs the extra `docs`; .ci/run does it",
     "pip install 'xmlpreck[cluster]'": "asks the network",
     "pip install 'ray[client]'": "asks the network",
     "pip install 'ray[default]'": "asks the network",

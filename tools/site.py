@@ -1,7 +1,6 @@
-"""Hooks of mkdocs (mkdocs.yml): pages made from the README, `--help` and the settings; links into the repository."""
+"""Hooks of mkdocs (.mkdocs.yml): pages made from the README and `--help`; links into the repository."""
 
 import argparse
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from xmlpreck import cli
-from xmlpreck.config import RowsConfig, TextConfig, TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)")
@@ -18,7 +16,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    made = {"index.md": readme.replace("](docs/", "]("), "cli.md": help_page(), "settings.md": settings_page()}
+    made = {"index.md": readme.replace("](docs/", "]("), "cli.md": help_page()}
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -34,19 +32,6 @@ def help_page() -> str:
     parts = ["# Commands and flags\n\nMade from `xmlpreck COMMAND --help`.\n"]
     for name, parser in commands(cli.build_parser()):
         parts.append(f"## {name}\n\n```text\n{parser.format_help().strip()}\n```\n")
-    return "\n".join(parts)
-
-
-def settings_page() -> str:
-    """Write all settings with their defaults, as the code has them."""
-    parts = [
-        "# Settings\n\nBy flag where there is one, `--set section.name=value`, or a TOML file (`--config FILE`).\n"
-    ]
-    for section, config in (("train", TrainConfig), ("rows", RowsConfig), ("text", TextConfig)):
-        parts.append(f"## {section}\n\n| setting | default | what it does |\n|---|---|---|")
-        for item in dataclasses.fields(config):
-            parts.append(f"| `{section}.{item.name}` | `{item.default!r}` | {item.metadata['help']} |")
-        parts.append("")
     return "\n".join(parts)
 
 
