@@ -117,9 +117,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if server.pause and place >= len(body) // 2:
                 server.released.wait(server.pause)
             piece = body[:cut][place : place + server.piece]
+            server.sent += len(piece)  # before the client can have it
             self.wfile.write(piece)
             self.wfile.flush()
-            server.sent += len(piece)
             time.sleep(server.rest)
         if cut is not None:
             self.close_connection = True

@@ -50,6 +50,8 @@ class TrainingParameters(BaseEstimator):
     tau: float | None = None
     radius: float | None = None
     spread: bool | None = None
+    hinge: float | None = None
+    negatives: int | None = None
     widen: bool | None = None
     centroid: float | None = None
     average_from: int | None = None
