@@ -171,7 +171,7 @@ def test_free_work_buys_more_than_two_passes_up_to_a_limit(rows, monkeypatch):
     assert evidence["budget"] == tuning.BUDGET
     assert (evidence["chosen"]["widen"], evidence["chosen"]["decay"]) == (True, "constant")
     work = rows.rows.nnz * rows.n_labels
-    for passes, budget in ((6, 6), (1e6, tuning.MOST_BUDGET)):
+    for passes, budget in ((6, 6), (1e6, tuning.MAX_BUDGET)):
         monkeypatch.setattr(tuning, "FREE_WORK", passes * work)
         assert tune(rows, settings())[1]["budget"] == pytest.approx(budget, rel=0.05)  # by the held-out rows
 
@@ -281,8 +281,8 @@ def test_labels_without_rows_change_no_choice(rows, where):
 
 
 def test_too_few_rows(rows):
-    assert tune(rows.read(0, tuning.LEAST_ROWS - 1), settings()) is None
-    assert tune(rows.read(0, tuning.LEAST_ROWS), settings()) is not None
+    assert tune(rows.read(0, tuning.MIN_ROWS - 1), settings()) is None
+    assert tune(rows.read(0, tuning.MIN_ROWS), settings()) is not None
 
 
 def test_a_pause_can_stop_it(rows):

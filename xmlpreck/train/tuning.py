@@ -1,40 +1,36 @@
-"""Self-tuning: tau, k, spread, eta, passes and pruning, chosen on held-out rows by trials on samples of rows; the
-decay of eta and the wider support follow from the number of rows that a label has.
+"""Choose settings on held-out rows: tau, k, spread, eta, passes and pruning by trials on samples of rows; the decay of
+eta and the wider support by the number of rows per label.
 
-Rows are held out of the choice only: the run that follows trains on all of them. Labels without a row have no part
-in it.
+Rows are held out of the choice only: the run that follows trains on all of them. Labels without a row are left out.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from xmlpreck.config import MAX_K, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.rows import RowSource, Subset, checked
 from xmlpreck.data.survey import Survey, survey_of
 from xmlpreck.files.progress import progress_bar
-from xmlpreck.kernels.arrays import Weights
 from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import Model
 from xmlpreck.train.keeper import identity_of
-from xmlpreck.train.passes import PreparedRows
-from xmlpreck.train.plan import default_limit, plan_run
+from xmlpreck.train.plan import default_limit
 from xmlpreck.train.record import Record
 from xmlpreck.train.safety import Safety
-from xmlpreck.train.support import find_support
 from xmlpreck.train.trainer import WIDENED_PASS, Trainer, TrainingError, pass_share
+from xmlpreck.train.trials import LabelsWithRows, Sample, Trial, mean, read_trial
 
-LEAST_ROWS = 1_000  # of fewer, the held-out ones would say too little
-HELDOUT_SHARE, MOST_HELDOUT = 0.2, 2_000
+MIN_ROWS = 1_000  # of fewer, the held-out ones would say too little
+HELDOUT_SHARE, MAX_HELDOUT = 0.2, 2_000
 
 # What tuning may cost, in passes over all rows: this share of the run's passes, BUDGET at most, or what FREE_WORK
 # (values of the rows times labels: some ten seconds) allows, where that is more. Three rungs share it.
-BUDGET_SHARE, BUDGET, MOST_BUDGET = 0.375, 2.0, 200.0
+BUDGET_SHARE, BUDGET, MAX_BUDGET = 0.375, 2.0, 200.0
 FREE_WORK = 2e10
 
 TAUS = (0.0, 0.1, 0.3)
@@ -43,7 +39,7 @@ TAUS = (0.0, 0.1, 0.3)
 # frequency be seen ROWS_SEEN times. Where that is more than FEW_PASSES, labels are rare, and a wider support helps
 # them. With so few passes, steps that become shorter do as well as one pass more.
 REACHES = (2.0, 1.0)
-TRIAL_PASSES, MOST_TRIAL_PASSES = 5, 20
+TRIAL_PASSES, MAX_TRIAL_PASSES = 5, 20
 FEW_PASSES, SOME_PASSES = 4, 8
 ROWS_SEEN = 80
 WORTH = 0.3  # points of the mean P@k that a departure from the defaults must bring, and further passes must not cost
@@ -52,10 +48,6 @@ PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.07), 0.15  # the last one of these that lo
 BY_RULE = ("decay", "widen")
 TUNED = ("tau", "eta", "k", "epochs", "spread", "prune", *BY_RULE)
 SGD_ONLY = ("eta", "spread", "decay")  # a perceptron's ranking does not depend on them
-
-
-def mean(scores: dict[str, float]) -> float:
-    return float(np.mean(list(scores.values())))
 
 
 def whole_steps(decay: str, n_passes: int) -> float:
@@ -75,73 +67,9 @@ def reason_not_to_tune(source: RowSource, config: RunConfig) -> str | None:
         return "every setting is given"
     if not source.n_features or not source.n_labels:
         return "there are no features or no labels"
-    if source.n_rows < LEAST_ROWS:
-        return f"{source.n_rows:,} rows are fewer than {LEAST_ROWS:,}, too few to hold some out"
+    if source.n_rows < MIN_ROWS:
+        return f"{source.n_rows:,} rows are fewer than {MIN_ROWS:,}, too few to hold some out"
     return None
-
-
-@dataclass
-class Trial:
-    """Settings that were tried, and P@k of the averaged model on the held-out rows."""
-
-    settings: dict[str, Any]
-    n_passes: int = 0  # that ended well
-    history: list[dict[str, float]] = field(default_factory=list)  # after each pass, if all were scored
-    pruned: list[tuple[float, float]] = field(default_factory=list)  # (least weight, mean P@k), if that was tried
-
-    @property
-    def values(self) -> list[float]:
-        return [mean(scores) for scores in self.history]
-
-    @property
-    def value(self) -> float:
-        return self.values[-1]
-
-
-class LabelsWithRows:
-    """Rows of a source without the label columns that no row of it has."""
-
-    def __init__(self, source: RowSource, label_counts: np.ndarray) -> None:
-        self.source = source
-        self.n_rows, self.n_features = source.n_rows, source.n_features
-        self.n_labels = int(np.count_nonzero(label_counts))
-        self.label_names, self.feature_names = None, source.feature_names
-        self.new_ids = np.cumsum(label_counts > 0) - 1
-
-    def read(self, start: int, stop: int) -> Dataset:
-        block = self.source.read(start, stop)
-        ids = self.new_ids[block.labels.indices].astype(block.labels.indices.dtype)
-        shape = (block.n_rows, self.n_labels)
-        return Dataset(block.rows, csr_array((block.labels.data, ids, block.labels.indptr), shape))
-
-
-class Sample:
-    """Some rows, with the support and label counts that their trials share."""
-
-    def __init__(self, source: RowSource, config: RunConfig) -> None:
-        self.rows = PreparedRows(source, config.rows, config.train.block_rows)
-        self.label_counts, self.relevance_sums = np.zeros(source.n_labels, np.int64), np.zeros(source.n_labels)
-        blocks = (block for _, block in self.rows.blocks(range(self.rows.n_blocks), self._count))
-        self.support: Weights = find_support(blocks, self.rows.n_features, self.rows.n_labels, config.train.n_threads)
-
-    def _count(self, block: Dataset) -> None:
-        ids, n_labels = block.labels.indices, len(self.label_counts)
-        self.label_counts += np.bincount(ids, minlength=n_labels)
-        self.relevance_sums += np.bincount(ids, block.labels.data, n_labels)
-
-    def peak_bytes(self, train: TrainConfig) -> int:
-        """Plan the largest trial on these rows: a run that is scored and pruned, beside the support."""
-        plan = plan_run(self.support, self.rows, train, True, 0, np.zeros(0, np.int64))
-        pruning = 2 * (self.support.labels.itemsize + self.support.values.itemsize) * plan.n_weights
-        return plan.peak_bytes + self.support.labels.nbytes + (pruning if train.prune else 0)
-
-    def train(self, config: RunConfig, after_pass: Callable[[Trainer], None], pause: Callable[[], None]) -> None:
-        trainer = Trainer(self.support._replace(values=np.zeros_like(self.support.values)), config.train)
-        trainer.favour_tail(self.label_counts, self.rows.n_rows)
-        trainer.start_at_centroids(self.rows, self.relevance_sums)
-        for _ in range(config.train.epochs):
-            trainer.run_pass(self.rows, pause=pause)
-            after_pass(trainer)
 
 
 class Extent(NamedTuple):
@@ -170,7 +98,7 @@ class Tuning:
         self.source, self.config = source, config
         self.left = left_to_choose(config)
         self.order = np.random.default_rng([config.train.seed, 2]).permutation(source.n_rows)
-        n_heldout = min(round(HELDOUT_SHARE * source.n_rows), MOST_HELDOUT)
+        n_heldout = min(round(HELDOUT_SHARE * source.n_rows), MAX_HELDOUT)
         self.heldout_ids = np.sort(self.order[:n_heldout])
         self.heldout: Dataset = Subset(source, self.heldout_ids).read(0, n_heldout)  # kept for all trials
         self.order = self.order[n_heldout:]
@@ -286,8 +214,8 @@ class Tuning:
         rows_of_label = max(self.heldout.labels.nnz * growth / n_labels, 1)
         passes = int(np.clip(ROWS_SEEN / rows_of_label, FEW_PASSES, SOME_PASSES))
         is_rare = passes > FEW_PASSES
-        budget = float(np.clip(FREE_WORK / max(work, 1), min(BUDGET_SHARE * passes, BUDGET), MOST_BUDGET))
-        trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MOST_TRIAL_PASSES))
+        budget = float(np.clip(FREE_WORK / max(work, 1), min(BUDGET_SHARE * passes, BUDGET), MAX_BUDGET))
+        trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MAX_TRIAL_PASSES))
         if trial_passes > TRIAL_PASSES:
             passes = max(trial_passes, passes)
         if "epochs" in self.config.fixed:
@@ -396,17 +324,6 @@ class Tuning:
         except TrainingError:  # it diverged: as bad as can be
             trial.history.append({f"P@{k}": 0.0 for k in REPORTED_KS if k <= self.source.n_labels})
         return trial
-
-
-def read_trial(settings: dict[str, Any], known: Any) -> Trial | None:
-    """Make the trial of what a record has, if it has it and that is sound."""
-    try:
-        history = [{str(name): float(value) for name, value in scores.items()} for scores in known["history"]]
-        pruned = [(float(least), float(value)) for least, value in known["pruned"]]
-        trial = Trial(settings, int(known["n_passes"]), history, pruned)
-        return trial if all(np.isfinite(trial.values)) and trial.history else None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
 
 
 def tune(
