@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from xmlpreck.cli.options import (
     add_command,
     add_engine_options,
-    add_split,
-    add_threads,
+    add_split_and_threads,
     engine_of,
     location_of,
     note,
@@ -52,8 +51,7 @@ def add_evaluation_options(command: argparse.ArgumentParser) -> None:
         "--resamples", metavar="INT", help="resamples of the bootstrap; 0 = no intervals (default: 1000)"
     )
     command.add_argument("--seed", default="0", metavar="INT", help="seed of the bootstrap (default: 0)")
-    add_split(command, "test")
-    add_threads(command)
+    add_split_and_threads(command, "test")
 
 
 def evaluation_options(args: argparse.Namespace) -> "EvaluationOptions":

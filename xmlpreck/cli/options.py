@@ -81,6 +81,11 @@ def add_split(command: argparse.ArgumentParser, default: str) -> None:
     command.add_argument("--split", default=default, help=f"train or test rows of the data (default: {default})")
 
 
+def add_split_and_threads(command: argparse.ArgumentParser, split: str) -> None:
+    add_split(command, split)
+    add_threads(command)
+
+
 def add_threads(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", default="0", metavar="INT", help="threads; 0 = one per core (default: 0)")
 

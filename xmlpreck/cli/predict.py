@@ -9,8 +9,7 @@ from xmlpreck.cli.options import (
     CheckFailed,
     add_command,
     add_engine_options,
-    add_split,
-    add_threads,
+    add_split_and_threads,
     any_number,
     engine_of,
     location_of,
@@ -70,8 +69,7 @@ def add_predict(commands: Any) -> None:
         action="store_true",
         help="give rows without any known feature the labels that the bias ranks first (default: no labels)",
     )
-    add_split(predict, "test")
-    add_threads(predict)
+    add_split_and_threads(predict, "test")
     add_engine_options(predict)
 
 

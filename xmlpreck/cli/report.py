@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from xmlpreck.cli.options import add_command, add_split, add_threads, location_of, note, show, whole_number
+from xmlpreck.cli.options import add_command, add_split_and_threads, location_of, note, show, whole_number
 
 
 def add_report(commands: Any) -> None:
@@ -13,8 +13,7 @@ def add_report(commands: Any) -> None:
     report.add_argument(
         "-o", "--out", default="report.html", metavar="FILE", help="page to write (default: report.html)"
     )
-    add_split(report, "test")
-    add_threads(report)
+    add_split_and_threads(report, "test")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 from xmlpreck.cli.options import (
     add_command,
-    add_split,
-    add_threads,
+    add_split_and_threads,
     location_of,
     positive_number,
     show,
@@ -22,8 +21,7 @@ def add_update(commands: Any) -> None:
     update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
     update.add_argument("--eta", metavar="NUMBER", help="step size (default: as the model was trained)")
     update.add_argument("--freeze", action="store_true", help="keep the weights of known labels: only new labels learn")
-    add_split(update, "train")
-    add_threads(update)
+    add_split_and_threads(update, "train")
 
 
 def run(args: argparse.Namespace) -> None:
