@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,9 @@ def small_steps(monkeypatch, place):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.chdir(place)
     monkeypatch.setattr(prediction, "ITEM_ROWS", 64)
-    for module in ("model.model", "model.prediction", "evaluation.comparison", "api.prediction", "api.evaluation"):
-        monkeypatch.setattr(f"xmlpreck.{module}.BLOCK_ROWS", 512)
+    names = ("model.model", "model.prediction", "evaluation.comparison", "api.prediction", "api.evaluation")
+    for module in [import_module(f"xmlpreck.{name}") for name in names]:  # all, before the first is changed
+        monkeypatch.setattr(module, "BLOCK_ROWS", 512)
 
 
 def predict(out, *words):

@@ -200,7 +200,7 @@ def _row_batches(data: Data | list[str], model: Model, strict: bool) -> tuple[in
         if isinstance(data, list):
             return None, text_batches([data], model)
         rows: RowSource = data  # type: ignore[assignment]
-        return rows.n_rows, source_batches(rows)
+        return rows.n_rows, source_batches(rows, BLOCK_ROWS)
     if location.path == STDIN:
         if sys.stdin is None:
             raise InputError("--data -: stdin is closed: send JSON lines to it")
@@ -208,7 +208,7 @@ def _row_batches(data: Data | list[str], model: Model, strict: bool) -> tuple[in
     documents = location.documents()
     if documents is None:
         rows = location.open()
-        return rows.n_rows, source_batches(rows)
+        return rows.n_rows, source_batches(rows, BLOCK_ROWS)
     if model.vectorizer is None:
         raise InputError(f"{location.path}: is raw text, but the model was trained on numbers: give it such rows")
     return None, text_batches((chunk.texts for chunk in documents.chunks()), model)

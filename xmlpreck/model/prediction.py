@@ -111,9 +111,9 @@ Batch = tuple[Sequence[Any], csr_array]
 Found = tuple[Sequence[Any], TopK]
 
 
-def source_batches(source: RowSource) -> Iterator[Batch]:
+def source_batches(source: RowSource, block_rows: int = BLOCK_ROWS) -> Iterator[Batch]:
     """Yield the rows of a source, with their numbers as ids; two blocks are in memory at a time."""
-    for start, block in read_blocks(source, BLOCK_ROWS):
+    for start, block in read_blocks(source, block_rows):
         yield range(start, start + block.n_rows), block.rows
 
 
