@@ -245,3 +245,17 @@ def test_the_page_of_settings_is_current(monkeypatch):
     import make_settings
 
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == make_settings.make_page()
+
+
+def test_a_folder_that_may_not_be_replaced_is_refused_before_the_work(folder, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "thesis.tex").touch()
+    heard = []
+
+    class Ear(xmlpreck.Listener):
+        def opened(self, location, rows):
+            heard.append(rows)
+
+    with pytest.raises(InputError, match="exists and is not a model"):
+        xmlpreck.fit(folder / "data", tmp_path / "m", tune=False, listener=Ear())
+    assert heard == []

@@ -1,11 +1,11 @@
 """Choose something of a model on rows after training: probabilities, and how much to prune."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xmlpreck.api.engine import log
+from xmlpreck.api.engine import Note, log
+from xmlpreck.api.inputs import AnyModel, as_model, open_location
 from xmlpreck.config import ConfigError, InputError, without_secrets
 from xmlpreck.data.location import Data, locate
 from xmlpreck.data.rows import RowSource
@@ -14,8 +14,6 @@ from xmlpreck.model import Model, check_target, choosing, pruning
 from xmlpreck.model.calibration import DEPTH
 from xmlpreck.model.choosing import HELDOUT, ChoiceRows
 from xmlpreck.train import parse_bytes
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def rows_to_choose_on(model: Model, data: Data, split: str | None = None, note: 
     if location is None:
         rows: RowSource = data  # type: ignore[assignment]
         return choosing.rows_to_choose_on(model, rows, split, "")
-    rows = location.at("train" if split == HELDOUT else split).open(model.vectorizer, model.label_names)
+    rows = open_location(location.at("train" if split == HELDOUT else split), model)
     given = choosing.rows_to_choose_on(model, rows, split, without_secrets(location.path))
     if split != HELDOUT:
         note(f"{given.name}, split {split}: the model will remember that these rows were chosen on")
@@ -60,7 +58,7 @@ def rows_to_choose_on(model: Model, data: Data, split: str | None = None, note: 
 
 
 def calibrate(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data,
     out: str | Path | None = None,
     *,
@@ -77,14 +75,14 @@ def calibrate(
     """
     if out is not None:
         check_target(Path(out))
-    model = model if isinstance(model, Model) else Model.load(model)
+    model = as_model(model)
     rows = rows_to_choose_on(model, data, split, note)
     calibrated = choosing.calibrate(model, rows, depth, n_threads or n_cores(), progress)
     return Chosen(calibrated, rows, 0 if out is None else calibrated.save(out))
 
 
 def prune(
-    model: Model | str | Path,
+    model: AnyModel,
     out: str | Path | None = None,
     *,
     threshold: float | None = None,
@@ -108,7 +106,7 @@ def prune(
     n_bytes = parse_bytes(size) if isinstance(size, str) else size
     if out is not None:
         check_target(Path(out))
-    model = model if isinstance(model, Model) else Model.load(model)
+    model = as_model(model)
     facts: dict[str, Any] = {"n_weights_before": model.n_weights}
     if max_loss is not None and data is not None:
         rows = rows_to_choose_on(model, data, split, note)

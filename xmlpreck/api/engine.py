@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"  # as a path: JSON lines from stdin
 log = logging.getLogger("xmlpreck")
+Note = Callable[[str], None]  # gets remarks for people
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class RayEngine:
     address: str | None = None
     label_shards: int | None = None
 
-    def connect(self, note: Callable[[str], None] = log.info) -> "AbstractContextManager[Session]":
+    def connect(self, note: Note = log.info) -> "AbstractContextManager[Session]":
         """Join or start the cluster for the length of a `with` block."""
         from xmlpreck.cluster.session import connect
 

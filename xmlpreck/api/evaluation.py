@@ -2,7 +2,7 @@
 
 import csv
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck import metrics
-from xmlpreck.api.engine import RayEngine, log, refuse_text, shared_rows
+from xmlpreck.api.engine import Note, RayEngine, log, refuse_text, shared_rows
+from xmlpreck.api.inputs import AnyModel, as_model, open_location
 from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import catalog, formats
 from xmlpreck.data.corpus import Columns
@@ -25,8 +26,6 @@ from xmlpreck.machine import n_cores
 from xmlpreck.metrics import Meter, Scores
 from xmlpreck.model import Model
 from xmlpreck.model.prediction import Choice
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def open_truth(
 ) -> Truth:
     """Open the true labels, training frequencies, propensities and the filter; `model` reads raw text."""
     metrics.find_convention(options.convention)
-    rows = _open(location, model)
+    rows = open_location(location, model)
     training = count_training(location, rows, model, options, note, progress)
     path = options.filter
     if path is None and options.use_filter:
@@ -115,10 +114,6 @@ def open_truth(
     )
 
 
-def _open(location: DataLocation, model: Model | None) -> RowSource:
-    return location.open() if model is None else location.open(model.vectorizer, model.label_names)
-
-
 def count_training(
     location: DataLocation,
     rows: RowSource,
@@ -133,7 +128,7 @@ def count_training(
     elif not Path(location.path).is_file() and (
         model is not None or catalog.has_split(location.path, "train", location.data_dir)
     ):
-        source = _open(location.at("train"), model)
+        source = open_location(location.at("train"), model)
     else:
         for flag, given in (("--propensity", options.propensity), ("--bins", tuple(options.bins) != metrics.BIN_EDGES)):
             if given:
@@ -181,7 +176,7 @@ def evaluate(
     data: Data,
     options: EvaluationOptions = EvaluationOptions(),
     *,
-    model: Model | str | Path | None = None,
+    model: AnyModel | None = None,
     per_label: str | Path | None = None,
     engine: RayEngine | None = None,
     note: Note = log.info,
@@ -199,7 +194,7 @@ def evaluate(
         if not Path(path).is_dir():
             raise InputError(f"{path}: is no model directory, so there is nothing for --engine ray to predict")
         refuse_text(location)
-    truth = open_truth(location, _load(model), options, note, progress)
+    truth = open_truth(location, None if model is None else as_model(model), options, note, progress)
     with ExitStack() as until_scored:
         if engine is None:
             rankings = truth.rankings(path)
@@ -224,10 +219,6 @@ def _locate(data: Data) -> DataLocation:
     if location is None:
         raise InputError("evaluation looks for companion files beside the rows: give a path or a DataLocation")
     return location
-
-
-def _load(model: Model | str | Path | None) -> Model | None:
-    return model if model is None or isinstance(model, Model) else Model.load(model)
 
 
 def _rankings_on_ray(
@@ -270,14 +261,14 @@ def compare(
     data: Data,
     options: EvaluationOptions = EvaluationOptions(),
     *,
-    model: Model | str | Path | None = None,
+    model: AnyModel | None = None,
     note: Note = log.info,
     progress: bool = False,
 ) -> Comparisons:
     """Compare prediction files or model directories on the same rows, each with the first: paired differences."""
     if len(files) < 2:
         raise InputError("compare needs two or more prediction files or model directories")
-    truth = open_truth(_locate(data), _load(model), options, note, progress)
+    truth = open_truth(_locate(data), None if model is None else as_model(model), options, note, progress)
     rankings = [truth.rankings(str(path)) for path in files]
     blocks = [each.blocks() for each in rankings]
     results, against_first = comparison.compare(truth.rows, blocks, truth.meter, truth.pairs, progress)
@@ -326,7 +317,7 @@ def report(
     location = DataLocation(data, "test") if isinstance(data, str) else data
     if location is None or not location.path:
         location = data_of(model, str(runs[0]), location or DataLocation("", "test"))
-    rows = _open(location, model)
+    rows = open_location(location, model)
     # A model knows the labels of raw text; rows of numbers need none for that.
     training = count_training(
         location, rows, model if model.vectorizer is not None else None, note=note, progress=progress

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scipy.sparse import csr_array
 
+from xmlpreck.api.inputs import AnyModel, as_model, open_rows
 from xmlpreck.config import InputError, without_secrets
 from xmlpreck.data.location import Data, locate
 from xmlpreck.data.rows import RowSource
@@ -38,7 +38,7 @@ class ExplainedRow:
 
 
 def explain(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data | None = None,
     row: int | None = None,
     *,
@@ -53,7 +53,7 @@ def explain(
     if (text is None) == (data is None) or (data is None) != (row is None):
         raise InputError("explain needs --data and --row, or --text of a model of texts")
     name = None if isinstance(model, Model) else str(model)
-    model = model if isinstance(model, Model) else Model.load(model)
+    model = as_model(model)
     location = None if data is None else locate(data, "test")
     if text is not None:
         if model.vectorizer is None:
@@ -61,8 +61,9 @@ def explain(
         names = Names(model.label_names, model.feature_names, model.n_features)
         one, truth = model.vectorizer.transform([text]), None
     else:
-        opened: Any = data if location is None else location.open(model.vectorizer, model.label_names)
-        one, truth, names = _read_row(opened, row or 0, model, "data" if location is None else location.path)
+        assert data is not None  # or there would be a text
+        rows = open_rows(location or data, model)
+        one, truth, names = _read_row(rows, row or 0, model, "data" if location is None else location.path)
     asked = [names.find_label(str(label), model.n_labels) for label in labels]
     about = {
         "model": name,

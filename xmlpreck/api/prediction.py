@@ -2,13 +2,14 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from xmlpreck.api.engine import STDIN, RayEngine, log, refuse_text, shared_rows
+from xmlpreck.api.engine import STDIN, Note, RayEngine, log, refuse_text, shared_rows
+from xmlpreck.api.inputs import AnyModel, as_model
 from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import formats
 from xmlpreck.data.formats.json_rows import arriving_lines
@@ -31,8 +32,6 @@ from xmlpreck.model.prediction import (
     text_batches,
     write_answers,
 )
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Predictions(NamedTuple):
 
 
 def predict(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data | list[str],
     out: str | Path,
     options: PredictionOptions = PredictionOptions(),
@@ -113,7 +112,7 @@ def predict(
 
 
 def predict_lines(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data | list[str],
     options: PredictionOptions = PredictionOptions(),
     counts: Counts | None = None,
@@ -130,7 +129,7 @@ def predict_lines(
 
 
 def open_predictions(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data | list[str],
     options: PredictionOptions,
     verify: bool,
@@ -143,7 +142,7 @@ def open_predictions(
     """Open model and rows; labels are predicted as they are asked for."""
     if engine is not None:
         return _predict_on_ray(model, data, options, verify, n_threads, engine, note, progress, until_written)
-    loaded = model if isinstance(model, Model) else Model.load(model, verify)
+    loaded = as_model(model, verify)
     choice = options.choice(loaded)
     n_rows, batches = _row_batches(data, loaded, options.strict)
     candidates = None
@@ -156,7 +155,7 @@ def open_predictions(
 
 
 def _predict_on_ray(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data | list[str],
     options: PredictionOptions,
     verify: bool,

@@ -12,6 +12,7 @@ from xmlpreck.api.engine import log
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.rows import RowSource
+from xmlpreck.evaluation.tables import setting_text
 from xmlpreck.model import Model
 from xmlpreck.train import Checkpoints, PassFacts, Plan, Safety
 
@@ -34,8 +35,7 @@ class Listener:
     def tuned(self, settings: RunConfig, evidence: dict[str, Any] | None) -> None:
         """Hear the settings of the run; `evidence` is None where they were not tuned now."""
         if evidence is not None:
-            chosen = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-                               for name, value in evidence["chosen"].items())  # fmt: skip
+            chosen = ", ".join(f"{name} {setting_text(value)}" for name, value in evidence["chosen"].items())
             self.note(f"tuned on {evidence['heldout_rows']:,} held-out rows: {chosen}")
 
     def passed(self, facts: PassFacts) -> None:
@@ -68,6 +68,14 @@ class Trained:
         about = {"model": str(self.folder), "bytes": self.n_bytes, "n_weights": self.model.n_weights}
         about |= {"seconds": self.seconds, "history": self.model.info["history"]}
         return about if self.test is None else about | {"test": self.test}
+
+
+@dataclass(frozen=True)
+class Updated(Trained):
+    """A model that was trained further, and what it learned about."""
+
+    n_new_labels: int = 0
+    n_new_features: int = 0
 
 
 class Limits(NamedTuple):

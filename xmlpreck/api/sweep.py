@@ -1,17 +1,19 @@
 """Train a model for each value of one setting."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xmlpreck import metrics
+from xmlpreck.api.inputs import open_location
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, kept_safe
 from xmlpreck.api.training import finish, fit_here, named_values, open_training, read_settings
 from xmlpreck.config import ConfigError, InputError, RunConfig, parse_words
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.rows import split_heldout
+from xmlpreck.model import check_target
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,18 @@ def sweep(
     data: DataLocation,
     setting: str,
     values: Sequence[str],
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     config: str | Path | RunConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    check: Callable[[Path], None] = lambda folder: None,
     progress: bool = False,
     listener: Listener | None = None,
 ) -> Sweep:
-    """Train a model for each value of a setting, and score each on the test rows, else on its held-out rows."""
+    """Train a model for each value of a setting, and score each on the test rows, else on its held-out rows.
+
+    Models go to folders in `out` (None: runs/NAME OF THE DATA-sweep, unless it has a model of other data).
+    """
     listener = listener or Listener()
     name = setting if "." in setting else f"train.{setting}"
     if not setting or not all(values) or len(set(values)) < len(values):
@@ -49,9 +53,10 @@ def sweep(
     has_test = data.has_split("test")
     if not has_test and not all(run.train.heldout for run in configs.values()):
         raise InputError(f"{data.path}: has no test rows: hold some out for the comparison, e.g. --heldout 0.1")
-    folders = {word: Path(out) / f"{setting}={word}" for word in values}
+    base = Path(out) if out else Path("runs") / f"{data.name}-sweep"
+    folders = {word: base / f"{setting}={word}" for word in values}
     for folder in folders.values():
-        check(folder)
+        check_target(folder, None if out else data.saved_path)
     # Where k is swept, every trained k is also a k to score.
     ks = sorted({*metrics.REPORTED_KS, *(run.train.k for run in configs.values() if name == "train.k")})
     rows, vectorizer = open_training(data, configs[values[0]], listener)
@@ -65,7 +70,7 @@ def sweep(
             listener.saved(runs[word])
         model = runs[word].model
         judged = (
-            data.at("test").open(model.vectorizer, model.label_names)
+            open_location(data.at("test"), model)
             if has_test
             else split_heldout(rows, chosen.train.heldout, chosen.train.seed)[1]
         )

@@ -1,23 +1,23 @@
 """Train models: plan, tune, fit, sweep over a setting, update."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numba.core import event
-
 from xmlpreck import config as settings_of
 from xmlpreck import train
-from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
-from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, kept_safe
+from xmlpreck.api.engine import Note, RayEngine, refuse_text, shared_rows
+from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
+from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data import catalog
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.text import TextVectorizer
+from xmlpreck.kernels.caching import on_compilation
 from xmlpreck.model import Model, check_target
 from xmlpreck.train import Plan, Safety
 
@@ -119,6 +119,8 @@ def run_training(
     """Do what `fit` does with settings that are read; with `score_test` also measure P@k where there are test rows."""
     listener, location = listener or Listener(), locate(data)
     folder = None if out is None else Path(out)
+    if folder is not None:
+        check_target(folder)  # before the work, not after it
     if engine is not None:
         refuse_text(location)
     connection = engine.connect(listener.note) if engine else nullcontext()
@@ -133,7 +135,7 @@ def run_training(
         run = finish(model, vectorizer, location, folder, time.perf_counter() - started)
         listener.saved(run)
     if score_test and location is not None and location.has_split("test"):
-        test = location.at("test").open(run.model.vectorizer, run.model.label_names)
+        test = open_location(location.at("test"), run.model)
         scores = run.model.score(test, settings.train.n_threads, progress)
         run = replace(run, test=scores, n_test_rows=test.n_rows)
     return run
@@ -195,34 +197,24 @@ def open_training(data: Data, settings: RunConfig, listener: Listener) -> tuple[
     rows: Any = data  # the other kinds of data have a location
     vectorizer = None
     if location is not None:
-        if location.documents() is not None:
-            listener.note("reading text")
-        rows, vectorizer = location.learn(settings.text)
+        rows, vectorizer = location.learn(settings.text, lambda: listener.note("reading text"))
     load_kernels(listener.note)
     return rows, vectorizer
 
 
-def load_kernels(note: Callable[[str], None]) -> None:
+def load_kernels(note: Note) -> None:
     """Load the kernels from numba's cache; say so where they must be compiled, which takes a while."""
-
-    class FirstCompilation(event.Listener):
-        is_told = False
-
-        def on_start(self, event: event.Event) -> None:
-            if not self.is_told:
-                note("compiling kernels (once after an installation, about 20 s)")
-            self.is_told = True
-
-        def on_end(self, event: event.Event) -> None:
-            pass
-
-    with event.install_listener("numba:compile", FirstCompilation()):
+    with on_compilation(lambda: note("compiling kernels (once after an installation, about 20 s)")):
         train.load_kernels()
 
 
-def default_folder(data: DataLocation, suffix: str = "") -> Path:
-    """Name the model directory of a run whose folder nobody chose; a model of other data there is refused."""
-    return Path("runs") / f"{data.name}{suffix}"
+def choose_folder(out: str | Path | None, data: DataLocation) -> Path:
+    """Return the model directory of a run: `out`, or runs/NAME OF THE DATA unless that has a model of other data."""
+    if out:
+        return Path(out)
+    folder = Path("runs") / data.name
+    check_target(folder, data.saved_path)
+    return folder
 
 
 def plan(
@@ -266,7 +258,7 @@ def tune(
 
 
 def update(
-    model: Model | str | Path,
+    model: AnyModel,
     data: Data,
     out: str | Path | None = None,
     *,
@@ -276,16 +268,16 @@ def update(
     threads: int = 0,
     progress: bool = False,
     listener: Listener | None = None,
-) -> Trained:
+) -> Updated:
     """Train a model further on new rows, which may have new labels and features behind those that it knows.
 
     With `freeze` the labels that the model knows keep their weights, and only the new ones learn. `eta` is the step
     size (None: that of the model's training).
     """
-    name = str(model) if isinstance(model, str | Path) else "the model"
+    name = "the model" if isinstance(model, Model) else str(model)
     if out is not None:
         check_target(Path(out))
-    model = Model.load(model) if isinstance(model, str | Path) else model
+    model = as_model(model)
     sections = model.info.get("config")
     if not isinstance(sections, dict):
         raise InputError(f"{name}: does not say how it was trained, so it cannot be trained further")
@@ -293,18 +285,15 @@ def update(
     if eta is not None:
         values["train.eta"] = eta
     settings = settings_of.override(sections, values, name)
-    location, listener = locate(data), listener or Listener()
-    rows: Any = data if location is None else location.open(model.vectorizer, model.label_names)
+    listener = listener or Listener()
+    rows = open_rows(data, model)
     started = time.perf_counter()
     newer = train.update(model, rows, settings, freeze, listener.passed, progress)
-    return finish(newer, newer.vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
+    run = finish(newer, newer.vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
+    added = newer.n_labels - model.n_labels, newer.n_features - model.n_features
+    return Updated(run.model, run.seconds, run.folder, run.n_bytes, n_new_labels=added[0], n_new_features=added[1])
 
 
 def load_model(folder: str | Path, verify: bool = False) -> Model:
     """Load a model directory; weights are memory-mapped. `verify` hashes its files even if they have not changed."""
     return Model.load(folder, verify)
-
-
-def check_data_of(folder: Path, data: DataLocation, is_chosen: bool) -> None:
-    """Refuse to write a model over strangers' files, or, where nobody chose the folder, over a model of other data."""
-    check_target(folder, None if is_chosen else data.saved_path)

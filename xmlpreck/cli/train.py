@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck import config
@@ -72,8 +71,7 @@ def run(args: argparse.Namespace) -> None:
         run_sweep(args, location, values, limits)
         return
     settings, source = training.read_settings(location, args.config, values)
-    folder = Path(args.out or training.default_folder(location))
-    training.check_data_of(folder, location, is_chosen=bool(args.out))
+    folder = training.choose_folder(args.out, location)
     with stoppable(make_listener(progress_stream(args), source)) as listener:
         made = training.run_training(
             location, settings, folder, args.tune is not False, limits, engine, True, listener, score_test=True
@@ -91,21 +89,18 @@ def run_sweep(args: argparse.Namespace, location: "DataLocation", values: dict[s
     if args.tune:
         raise config.InputError("--sweep compares values of one setting, all others being equal: leave out --tune")
     name, _, words = args.sweep.partition("=")
-    from xmlpreck.api import training
     from xmlpreck.api.sweep import sweep
     from xmlpreck.evaluation import tables
 
-    out = Path(args.out or training.default_folder(location, "-sweep"))
     with stoppable(make_listener(progress_stream(args))) as listener:
         made = sweep(
             location,
             name,
             [word.strip() for word in words.split(",")],
-            out,
+            args.out,
             config=args.config,
             settings=values,
             limits=limits,
-            check=lambda folder: training.check_data_of(folder, location, is_chosen=bool(args.out)),
             progress=True,
             listener=listener,
         )

@@ -30,18 +30,16 @@ def run(args: argparse.Namespace) -> None:
     threads = whole_number("--threads", args.threads, 0)
     from xmlpreck.api import training
 
-    before = training.load_model(args.model)
-    listener = make_listener(progress_stream(args))
-    listener.saved = lambda run: None
     made = training.update(
         args.model, location_of(args), args.out,
-        epochs=epochs, eta=eta, freeze=args.freeze, threads=threads, progress=True, listener=listener,
+        epochs=epochs, eta=eta, freeze=args.freeze, threads=threads, progress=True,
+        listener=make_listener(progress_stream(args)),
     )  # fmt: skip
     result = {
         "out": args.out,
         "n_labels": made.model.n_labels,
-        "new_labels": made.model.n_labels - before.n_labels,
-        "new_features": made.model.n_features - before.n_features,
+        "new_labels": made.n_new_labels,
+        "new_features": made.n_new_features,
         "bytes": made.n_bytes,
     }
     show(args, result, f"{args.out}: {result['new_labels']:,} new labels, {made.n_bytes / 2**20:.1f} MB")

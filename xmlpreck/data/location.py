@@ -1,7 +1,7 @@
 """Where rows are and how they are read: a path or a catalogue name, a split, a format and columns of raw text."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,11 +67,14 @@ class DataLocation:
             )
         return corpus.vectorize(documents, vectorizer, label_names)
 
-    def learn(self, config: TextConfig) -> tuple[RowSource, TextVectorizer | None]:
-        """Open rows to train on; raw text gets a vectorizer that learns its vocabulary."""
+    def learn(
+        self, config: TextConfig, on_text: Callable[[], None] = lambda: None
+    ) -> tuple[RowSource, TextVectorizer | None]:
+        """Open rows to train on; raw text, of which `on_text` hears first, gets a vectorizer that learns its words."""
         documents = self.documents()
         if documents is None:
             return catalog.load(self.path, self.split, self.data_dir, self.format), None
+        on_text()
         vectorizer, label_names = corpus.learn(documents, config)
         return corpus.vectorize(documents, vectorizer, label_names), vectorizer
 

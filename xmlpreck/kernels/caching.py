@@ -11,13 +11,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import numba
 import numpy as np
+from numba.core import event
 from numba.core.caching import FunctionCache
 
 FOLDER = Path(__file__).parent
@@ -98,6 +100,25 @@ class _Impl(FunctionCache._impl_class):
 
 class _KernelCache(FunctionCache):
     _impl_class = _Impl
+
+
+@contextmanager
+def on_compilation(call: Callable[[], None]) -> Iterator[None]:
+    """Call once, when the first kernel is compiled and not loaded from the cache, until the block ends."""
+
+    class First(event.Listener):
+        is_over = False
+
+        def on_start(self, event: event.Event) -> None:
+            if not self.is_over:
+                call()
+            self.is_over = True
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    with event.install_listener("numba:compile", First()):
+        yield
 
 
 def kernel(function: Callable[..., Any]) -> Any:

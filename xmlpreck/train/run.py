@@ -54,7 +54,7 @@ def fit(
     for these rows before, if it was (it is used up).
     """
     safety = safety or Safety()
-    source = checked(source)
+    source = checked(source) if room is None else source  # the rows of a room are
     saved = safety.checkpoints.last() if safety.checkpoints is not None and safety.resume else None
     if room is None:
         room = make_room(source, config, safety, saved.about["identity"].get("cut") if saved else None)

@@ -1,6 +1,5 @@
 """What the estimators do with rows and labels once they are read: tune, train, calibrate."""
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
+from xmlpreck.api.engine import log
 from xmlpreck.api.estimators.probabilities import learn_calibration, learn_scale, score_heldout
 from xmlpreck.api.estimators.targets import CLASSES, Target
 from xmlpreck.api.training import fit
@@ -17,8 +17,6 @@ from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH
 
 Weights: TypeAlias = Sequence[float] | np.ndarray | None  # one for each row
-
-_log = logging.getLogger("xmlpreck")
 
 
 class Trained(NamedTuple):
@@ -79,11 +77,11 @@ def calibrate_model(model: Model, data: Dataset, settings: RunConfig, kind: str)
     parts = score_heldout(model, data, settings, kind == CLASSES)
     calibration = learn_calibration(parts, model.n_labels)
     if calibration is None:
-        _log.info("no probabilities: too few rows with labels to hold some out")
+        log.info("no probabilities: too few rows with labels to hold some out")
         return model, None
     scale = learn_scale(parts) if kind == CLASSES else None
     n_rows = sum(part.labels.shape[0] for part in parts)
     seconds = time.perf_counter() - started
-    _log.info("calibrated on %d held-out rows in %.1f s; calibrate=False spares it", n_rows, seconds)
+    log.info("calibrated on %d held-out rows in %.1f s; calibrate=False spares it", n_rows, seconds)
     about = {"n_rows": n_rows, "depth": DEPTH}
     return model.fresh(calibration=calibration, info=model.info | {"calibration": about}), scale

@@ -5,7 +5,6 @@ settings on all rows but a fifth, and scores these; where that is few rows, the 
 chosen by a hash of their features: equal rows are held out together, and the order of the rows does not matter.
 """
 
-import logging
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -15,14 +14,13 @@ import scipy  # its optimize is loaded at its first use
 from scipy.sparse import csr_array
 from scipy.special import logsumexp, softmax
 
+from xmlpreck.api.engine import log
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data.dataset import Dataset, TopK
 from xmlpreck.data.rows import Subset, split_heldout
 from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH, Calibration
 from xmlpreck.train import TrainingError, fit
-
-_log = logging.getLogger("xmlpreck")
 
 N_PARTS, MAX_HELDOUT = 5, 5_000  # a fifth of the rows is held out at a time, at most this many
 ENOUGH_ROWS = 2_000  # to learn from
@@ -61,7 +59,7 @@ def score_heldout(model: Model, data: Dataset, settings: RunConfig, one_class: b
         try:
             parts.append(score(fit(kept, settings), data.rows[ids], data.labels[ids]))
         except TrainingError as error:  # no memory for a second model, say
-            _log.info("not calibrated: %s", error)
+            log.info("not calibrated: %s", error)
             return []
         except InputError:  # the rows that are left have no label
             continue
