@@ -136,6 +136,8 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def commands() -> Iterator[Path]:
     """A folder with `xmlpreck` and `python`, for PATH; both are answered by one warm process on one core."""
+    cores = sorted(os.sched_getaffinity(0))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])  # of the worker: each has a core of its own
     with tempfile.TemporaryDirectory() as name:  # the address of a socket may not be long
         folder = Path(name)
         address = str(folder / "socket")
@@ -148,7 +150,7 @@ def commands() -> Iterator[Path]:
             start_new_session=True,
         )
         try:
-            os.sched_setaffinity(server.pid, {min(os.sched_getaffinity(0))})
+            os.sched_setaffinity(server.pid, {cores[number % len(cores)]})
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
             write_commands(folder / "bin", address)

@@ -7,6 +7,7 @@ folder, environment and files, and ends with a status of its own. `python warm_c
 
 import argparse
 import faulthandler
+import gc
 import json
 import os
 import runpy
@@ -83,10 +84,10 @@ def run_command(name: str, words: list[str]) -> None:
         sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
         runpy.run_path(words[0], run_name="__main__")
     else:
-        from xmlpreck.cli import main
+        from xmlpreck.__main__ import run
 
         sys.argv = [name, *words]
-        sys.exit(main())
+        sys.exit(run())
 
 
 def serve(address: str) -> None:
@@ -131,4 +132,5 @@ def serve(address: str) -> None:
 
 if __name__ == "__main__":
     load_everything()
+    gc.freeze()  # a fork that looks for cycles, at the latest when it ends, would copy all that is loaded
     serve(sys.argv[1])

@@ -1,5 +1,6 @@
 """python -m xmlpreck, and the command xmlpreck"""
 
+import gc
 import signal
 import sys
 
@@ -14,6 +15,7 @@ def run() -> int:
         return 130
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # all that is left is Python's own way out
+        gc.freeze()  # else Python looks for cycles among all that numba has loaded, to free them: 0.4 s of CPU
 
 
 if __name__ == "__main__":
