@@ -26,9 +26,14 @@ os.environ.setdefault("XMLPRECK_OFFLINE", "1")  # no test asks the network
 
 
 # Tests run side by side (pytest-xdist). What shares an expensive fixture stays on one worker: the tests of a file, and
-# all that use Ray, of which two clusters would not fit. Pages of the docs share little. The longest come first.
+# all that use Ray, of which two clusters would not fit. Pages of the docs share little. The longest come first; while
+# Ray's worker compiles the kernels of training, another one has files that do not need them.
 RAY = ("tests/test_cluster_training.py", "tests/test_cluster_prediction.py", "[cluster.md]")
-LONG = ("ray", "[README.md]", "tests/test_faults.py", "tests/test_remote.py", "tests/test_cli_pipes.py")
+LONG = (
+    "ray", "tests/test_fetch.py", "tests/test_hostile.py", "tests/test_formats", "[README.md]", "tests/test_faults.py",
+    "tests/test_remote.py", "tests/test_cli_pipes.py", "[howto.md]", "[large.md]",
+    "tests/test_fuzz.py", "tests/test_prediction.py", "tests/test_report.py", "tests/test_tuning.py",
+)  # fmt: skip
 
 
 def scope_of(nodeid):
