@@ -24,7 +24,7 @@ from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.metrics import hits
 from xmlpreck.model import ModelError, all_sparse
 from xmlpreck.model.calibration import reliability
-from xmlpreck.train import OverBudget, fit_tuned
+from xmlpreck.train import OverBudget, fit_tuned, tuning
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,8 @@ def test_default_is_what_the_command_trains(many, tuned, tmp_path):
     assert tuned.tuning_ == model.info["tuning"]
 
 
-def test_bibtex_has_the_bits_of_the_command(shared_data, tmp_path):
+def test_bibtex_has_the_bits_of_the_command(shared_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "FREE_WORK", 0.0)  # the budget of large data: the same trials on fewer rows
     path = str(shared_data / "bibtex")
     rows, test = (catalog.load(path, split) for split in ("train", "test"))
     classifier = PrecAtKClassifier(n_jobs=-1).fit(rows.rows, rows.labels)
@@ -84,7 +85,7 @@ def test_bibtex_has_the_bits_of_the_command(shared_data, tmp_path):
     assert_same_weights(classifier.model_, Model.load(tmp_path / "model"))
     top = TopK(*classifier.predict_proba_topk(test.rows, 5))
     found = reliability(top.scores.ravel(), hits(top, test.labels).ravel())
-    assert found.ece < 0.03  # 0.017 when this was written
+    assert found.ece < 0.03  # 0.015 when this was written
 
 
 def test_tuning_chooses_what_was_not_given_and_says_so(many, tuned, caplog):
