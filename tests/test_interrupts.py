@@ -10,7 +10,7 @@ from helpers import ROOT
 from scipy.sparse import csr_array, random_array
 
 from xmlpreck.api.estimators.classifier import PrecAtKClassifier
-from xmlpreck.kernels.threads import STOPPED, run_team, wait_for_all
+from xmlpreck.kernels.threads import STOPPED, new_bell, run_team, wait_until
 from xmlpreck.train import TrainingError, trainer
 
 
@@ -24,8 +24,8 @@ def test_interrupts_at_random_moments_end_every_run():
 
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
 def test_an_interrupt_between_two_starts_leaves_nobody_waiting(n_threads, monkeypatch):
-    """The first thread has come to the barrier, and the second is never started: this hung four runs of five."""
-    arrived = np.zeros(1, np.int64)
+    """The first thread waits for the second, which is never started: this hung four runs of five."""
+    counters = np.zeros(1, np.int64)
     went_on = []
     begun = threading.Event()
     start = threading.Thread.start
@@ -38,24 +38,25 @@ def test_an_interrupt_between_two_starts_leaves_nobody_waiting(n_threads, monkey
 
     def task(thread: int) -> None:
         begun.set()
-        went_on.append(wait_for_all(arrived, n_threads + 1))
+        wait_until(counters, 0, n_threads + 1, new_bell())
+        went_on.append(thread)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted_start)
     with pytest.raises(KeyboardInterrupt):
-        run_team(n_threads + 1, task, lambda: arrived.fill(STOPPED))
-    assert went_on == [False]
+        run_team(n_threads + 1, task, lambda: counters.fill(STOPPED))
+    assert went_on == [0]
 
 
 def test_an_error_in_one_thread_stops_the_others():
-    arrived = np.zeros(1, np.int64)
+    counters, bell = np.zeros(1, np.int64), new_bell()
 
     def task(thread: int) -> None:
         if thread == 2:
             raise MemoryError("no room")
-        wait_for_all(arrived, 3)
+        wait_until(counters, 0, 3, bell)
 
     with pytest.raises(MemoryError, match="no room"):
-        run_team(3, task, lambda: arrived.fill(STOPPED))
+        run_team(3, task, lambda: counters.fill(STOPPED))
 
 
 def test_weights_of_an_interrupted_pass_are_not_used(monkeypatch):

@@ -1,4 +1,6 @@
-"""Rules, scoring and top-k of the kernels against the slow reference."""
+"""Rules, scoring and top-k of the kernels against the slow reference; threads that wait."""
+
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from xmlpreck.kernels import bfloat, prediction, rules, scoring
 from xmlpreck.kernels.arrays import new_work, noise_table, sparse_weights
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import RULES
-from xmlpreck.kernels.threads import run_team, wait_for_all
+from xmlpreck.kernels.threads import SLEEPERS, new_bell, ring, run_team, wait_until
 from xmlpreck.model import Model, all_sparse, kernel_rows, lay_out, layout
 from xmlpreck.train.trainer import pass_settings
 
@@ -163,15 +165,20 @@ def test_noise_is_gumbel_and_independent():
     assert abs(np.corrcoef(draws[0], draws[1])[0, 1]) < 0.2
 
 
-def test_team_of_more_threads_than_cores_meets_at_barriers():
-    """Four threads add to one counter between barriers; none runs ahead."""
-    arrived, seen = np.zeros(1, np.int64), np.zeros((4, 50), np.int64)
+def test_team_of_more_threads_than_cores_takes_turns():
+    """Each of four threads sleeps until it is its turn. Sleeps are of a minute: a ring that is missed would show."""
+    turns, bell, taken = np.zeros(1, np.int64), new_bell(max_seconds=60), []
 
     def work(thread):
-        for step in range(50):
-            seen[thread, step] = arrived[0] // 4
-            wait_for_all(arrived, 4)
+        for step in range(10):
+            wait_until(turns, 0, 4 * step + thread, bell)
+            taken.append(thread)
+            time.sleep(0.002)  # longer than anybody spins
+            turns[0] += 1
+            ring(bell)
 
+    began = time.monotonic()
     run_team(4, work)
-    assert arrived[0] == 200
-    np.testing.assert_array_equal(seen, np.tile(np.arange(50), (4, 1)))
+    assert taken == [0, 1, 2, 3] * 10
+    assert bell[SLEEPERS] == 0
+    assert time.monotonic() - began < 60

@@ -18,6 +18,7 @@ from xmlpreck.kernels.arrays import AVERAGED, ELAPSED, SCALE, STEPS, no_weights
 from xmlpreck.kernels.rules import RULES
 from xmlpreck.model import layout
 from xmlpreck.train import PreparedRows, Trainer, TrainingError, fit
+from xmlpreck.train import trainer as trainer_module
 
 
 def test_every_algorithm_has_a_rule():
@@ -161,8 +162,24 @@ def test_perturbed_weights_equal_the_reference(algo):
 )
 def test_same_bits_for_any_number_of_threads(settings):
     X, Y = draw_rows(seed=4, n_rows=200, n_labels=150)
-    runs = [trained(X, Y, TrainConfig(epochs=3, threads=threads, **settings), np.float32)[0] for threads in (1, 2, 3)]
-    assert trainer_bits(runs[0]) == trainer_bits(runs[1]) == trainer_bits(runs[2])
+    configs = [TrainConfig(epochs=3, threads=threads, **settings) for threads in (1, 2, 3, 8)]
+    bits = [trainer_bits(trained(X, Y, config, np.float32)[0]) for config in configs]
+    assert bits[1:] == bits[:1] * 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"radius": 0.3, "batch_rows": 1, "eta": 1.0}])
+def test_threads_without_a_core_are_not_waited_for(settings, monkeypatch):
+    """Each thread of a team begins when the one before it has returned: the first does it all."""
+    X, Y = draw_rows(seed=4, n_rows=200, n_labels=150)
+    config = TrainConfig(epochs=3, threads=3, **settings)
+    expected = trainer_bits(trained(X, Y, config, np.float32)[0])
+
+    def one_by_one(n_threads, task, stop=None):
+        for thread in range(n_threads):
+            task(thread)
+
+    monkeypatch.setattr(trainer_module, "run_team", one_by_one)
+    assert trainer_bits(trained(X, Y, config, np.float32)[0]) == expected
 
 
 def test_blocks_bound_memory_and_shards_do_not_matter():

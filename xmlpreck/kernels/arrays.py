@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmlpreck.kernels.threads import new_bell
+
 # Labels to a block of scores. Only blocks that a row opens are zeroed, searched or perturbed, so that the cost of a row
 # follows its support and not n_labels.
 BLOCK = 64
 
-# Features are dealt to threads by feature % FEATURE_GROUPS: fixed groups, so that sums over them do not depend on the
+# Features are dealt out by feature % FEATURE_GROUPS: fixed groups, so that sums over them do not depend on the
 # number of threads.
 FEATURE_GROUPS = 64
 
@@ -20,6 +22,10 @@ NOISE_STARTS = 1 << 14
 
 # Indices into a learner's clock: batches done, scale of the weights, sum of scales over the averaged batches, how many.
 STEPS, SCALE, ELAPSED, AVERAGED = range(4)
+
+# Counters of a batch: rows, and parts of the features, that threads have taken and done. Those of batch b begin at
+# N_COUNTERS * (b + 1), a cache line from the next; BATCHES_DONE is one for all.
+BATCHES_DONE, ROWS_TAKEN, ROWS_DONE, PARTS_TAKEN, PARTS_DONE, N_COUNTERS = 0, 0, 1, 2, 3, 8
 
 
 class Rows(NamedTuple):
@@ -136,8 +142,8 @@ class Batch(NamedTuple):
     pair_labels: np.ndarray  # (batch_rows, k + max_labels) int32
     pair_steps: np.ndarray  # same shape: coefficient of each label
     n_pairs: np.ndarray  # (batch_rows) int64
-    arrived: np.ndarray  # (1) int64: barrier; STOPPED makes the threads return
-    claimed: np.ndarray  # (n_batches) int64: rows of each batch taken so far
+    counters: np.ndarray  # int64: see ROWS_TAKEN; the threads return once all are STOPPED
+    bell: np.ndarray  # rung when all rows of a batch are chosen, and when the batch is done
     surrogates: np.ndarray  # (rows of the call) float64
     mistakes: np.ndarray  # (rows of the call) int64
     updated: np.ndarray  # (rows of the call) bool
@@ -164,8 +170,8 @@ def new_batch(n_rows: int, batch_rows: int, max_pairs: int, dtype: Any = np.floa
         pair_labels=np.zeros((batch_rows, max_pairs), np.int32),
         pair_steps=np.zeros((batch_rows, max_pairs), dtype),
         n_pairs=np.zeros(batch_rows, np.int64),
-        arrived=np.zeros(1, np.int64),
-        claimed=np.zeros(-(-n_rows // batch_rows), np.int64),
+        counters=np.zeros(N_COUNTERS * (1 + -(-n_rows // batch_rows)), np.int64),
+        bell=new_bell(),
         surrogates=np.zeros(n_rows),
         mistakes=np.zeros(n_rows, np.int64),
         updated=np.zeros(n_rows, np.bool_),

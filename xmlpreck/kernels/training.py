@@ -6,14 +6,27 @@ for any number of threads.
 
 import numpy as np
 
-from xmlpreck.kernels.arrays import AVERAGED, BLOCK, ELAPSED, FEATURE_GROUPS, SCALE, STEPS
+from xmlpreck.kernels.arrays import (
+    AVERAGED,
+    BATCHES_DONE,
+    BLOCK,
+    ELAPSED,
+    FEATURE_GROUPS,
+    N_COUNTERS,
+    PARTS_DONE,
+    PARTS_TAKEN,
+    ROWS_DONE,
+    ROWS_TAKEN,
+    SCALE,
+    STEPS,
+)
 from xmlpreck.kernels.bfloat import as_stored
 from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import choose_row
 from xmlpreck.kernels.scoring import begin_row, open_at, perturb, score_row
 from xmlpreck.kernels.search import find
-from xmlpreck.kernels.threads import STOPPED, fetch_add, wait_for_all
+from xmlpreck.kernels.threads import fetch, fetch_add, ring, wait_until
 from xmlpreck.kernels.topk import split_labels
 
 # Below this scale the weights are multiplied out, so that float32 never overflows under a small radius.
@@ -21,16 +34,17 @@ MIN_SCALE = 1e-3
 
 
 @kernel
-def apply_steps(thread, n_threads, features, values, elapsed, learner, labels, steps, n_frozen):
-    """weights[f, l] += step_l * x_f within the support, for this thread's features; sums for the lazy average.
+def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps, n_frozen):
+    """weights[f, l] += step_l * x_f within the support, for one part of the features; sums for the lazy average.
 
-    Labels with an id below n_frozen do not change.
+    A part is a range of groups of features, group = f % FEATURE_GROUPS. Labels with an id below n_frozen do not change.
     """
+    first_group, last_group = part * FEATURE_GROUPS // n_parts, (part + 1) * FEATURE_GROUPS // n_parts
     weights, scored_rows = learner.weights, learner.scored.dense_rows
     for i in range(len(features)):
         f = features[i]
         group = f % FEATURE_GROUPS
-        if group % n_threads != thread:
+        if group < first_group or group >= last_group:
             continue
         d = weights.dense_of[f]
         grown = 0.0
@@ -77,22 +91,18 @@ def add_centroids(thread, n_threads, rows, learner, shares):
 
 
 @kernel
-def _multiply_out(thread, n_threads, learner, scale, elapsed):
+def _multiply_out(learner, scale, elapsed):
     """weights *= scale, and what the mean has so far moves into sums: then scale is 1 and elapsed 0 again."""
     weights, scored_rows = learner.weights, learner.scored.dense_rows
-    for f in range(len(weights.dense_of)):
-        if f % FEATURE_GROUPS % n_threads == thread:
-            d = weights.dense_of[f]
-            if d >= 0:
-                for label in range(weights.dense_rows.shape[1]):
-                    learner.dense_sums[d, label] -= elapsed * weights.dense_rows[d, label]
-                    weights.dense_rows[d, label] *= scale
-                    scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
-            for p in range(weights.offsets[f], weights.offsets[f + 1]):
-                learner.sums[p] -= elapsed * weights.values[p]
-                weights.values[p] *= scale
-    for group in range(thread, FEATURE_GROUPS, n_threads):
-        learner.norms[group] *= scale * scale
+    for d in range(len(weights.dense_rows)):
+        for label in range(weights.dense_rows.shape[1]):
+            learner.dense_sums[d, label] -= elapsed * weights.dense_rows[d, label]
+            weights.dense_rows[d, label] *= scale
+            scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
+    for p in range(len(weights.values)):
+        learner.sums[p] -= elapsed * weights.values[p]
+        weights.values[p] *= scale
+    learner.norms[:] *= scale * scale
 
 
 @kernel
@@ -121,39 +131,42 @@ def score_for_choice(row, rows, relevant, weights, scale, settings, noise, work)
 
 
 @kernel
-def train_rows(thread, n_threads, rows, order, learner, settings, noise, work, batch, hardest):
-    """Train on rows[order] in synchronous batches; every thread of the team calls this with its number.
-
-    Phase 1, rows dealt out as threads ask: score with the weights of the batch's start, choose the step.
-    Phase 2, features dealt by group: apply all steps of the batch in row order. Each weight has one writer.
-    `hardest`, unless it is empty, gets the best irrelevant label of each row; -1 = there is none.
-    Once batch.arrived is STOPPED all threads return within a row, and the learner must not be used any more.
-    """
+def _choose_batch(start, size, at, rows, order, learner, settings, noise, work, batch, hardest):
+    """Phase 1: take rows until there are none, score them with the weights of the batch's start, choose the steps."""
     n_labels = learner.scored.dense_rows.shape[1]
-    batch_rows = len(batch.n_pairs)
-    clock = learner.clock.copy()  # every thread keeps the same time by itself: one barrier less
-    for start in range(0, len(order), batch_rows):
-        size = min(batch_rows, len(order) - start)
-        scale = clock[SCALE]
-        eta = settings.eta / (clock[STEPS] + 1) ** settings.decay / scale
-        while True:
-            slot = fetch_add(batch.claimed, start // batch_rows, 1)
-            if slot >= size or batch.arrived[0] >= STOPPED:
-                break
-            row = order[start + slot]
-            relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
-            n_best = max(min(settings.k, len(relevant)), settings.n_lowered, settings.n_hard)
-            n_neg = 0
-            if len(relevant) > 0:
-                score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
-                n_neg = split_labels(relevant, n_best, n_labels, work)
-            if len(hardest) > 0:
-                hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
-            choose_row(
-                work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, relevant,
-                _relevance_of(row, rows), settings, eta, slot, start + slot, batch,
-            )  # fmt: skip
-        if not wait_for_all(batch.arrived, n_threads):
+    # If the batch has ended meanwhile these are of another, but then there is no row to take.
+    scale = learner.clock[SCALE]
+    eta = settings.eta / (learner.clock[STEPS] + 1) ** settings.decay / scale
+    while True:
+        slot = fetch_add(batch.counters, at + ROWS_TAKEN, 1)
+        if slot >= size:
+            return
+        row = order[start + slot]
+        relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
+        n_best = max(min(settings.k, len(relevant)), settings.n_lowered, settings.n_hard)
+        n_neg = 0
+        if len(relevant) > 0:
+            score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
+            n_neg = split_labels(relevant, n_best, n_labels, work)
+        if len(hardest) > 0:
+            hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
+        choose_row(
+            work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, relevant,
+            _relevance_of(row, rows), settings, eta, slot, start + slot, batch,
+        )  # fmt: skip
+        if fetch_add(batch.counters, at + ROWS_DONE, 1) == size - 1:
+            ring(batch.bell)
+
+
+@kernel
+def _apply_batch(start, size, at, n_parts, rows, order, learner, settings, batch):
+    """Phase 2: take parts of the features until there are none, and apply all steps of the batch to them in row order.
+
+    Who does the last part also sets the clock for the next batch.
+    """
+    while True:
+        part = fetch_add(batch.counters, at + PARTS_TAKEN, 1)
+        if part >= n_parts:
             return
         for slot in range(size):
             n_pairs = batch.n_pairs[slot]
@@ -161,23 +174,50 @@ def train_rows(thread, n_threads, rows, order, learner, settings, noise, work, b
                 row = order[start + slot]
                 first, last = rows.offsets[row], rows.offsets[row + 1]
                 apply_steps(
-                    thread, n_threads, rows.features[first:last], rows.values[first:last], clock[ELAPSED], learner,
+                    part, n_parts, rows.features[first:last], rows.values[first:last], learner.clock[ELAPSED], learner,
                     batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs], settings.n_frozen,
                 )  # fmt: skip
-        if not wait_for_all(batch.arrived, n_threads):
+        if fetch_add(batch.counters, at + PARTS_DONE, 1) == n_parts - 1:
+            _end_batch(learner, settings)
+            fetch_add(batch.counters, BATCHES_DONE, 1)
+            ring(batch.bell)
+
+
+@kernel
+def _end_batch(learner, settings):
+    """Project onto the ball |w| <= radius, by the scale, and count the batch."""
+    clock = learner.clock
+    if settings.radius > 0:
+        norm = np.sqrt(learner.norms.sum())
+        if norm * clock[SCALE] > settings.radius:
+            clock[SCALE] = settings.radius / norm
+    if clock[SCALE] < MIN_SCALE:
+        _multiply_out(learner, clock[SCALE], clock[ELAPSED])
+        clock[ELAPSED] = 0
+        clock[SCALE] = 1
+    step_clock(clock, settings.averaging)
+
+
+@kernel
+def train_rows(n_parts, rows, order, learner, settings, noise, work, batch, hardest):
+    """Train on rows[order] in synchronous batches; every thread of the team calls this.
+
+    Phase 1 of a batch is dealt out by rows, phase 2 by n_parts parts of the features: each weight has one writer.
+    Threads take work as they come, and wait until all work is done, not for each other: one without a core holds up
+    what it has in hand and nothing else, and finds no work left in batches that end meanwhile.
+    `hardest`, unless it is empty, gets the best irrelevant label of each row; -1 = there is none.
+    Once all batch.counters are STOPPED no work is left: all threads return within a row or part, and the learner must
+    not be used any more.
+    """
+    batch_rows = len(batch.n_pairs)
+    n_batches = -(-len(order) // batch_rows)
+    while True:
+        number = fetch(batch.counters, BATCHES_DONE)
+        if number >= n_batches:
             return
-        if settings.radius > 0:  # projection onto the ball |w| <= radius, by the scale
-            norm = np.sqrt(learner.norms.sum())
-            if norm * scale > settings.radius:
-                clock[SCALE] = settings.radius / norm
-        if clock[SCALE] < MIN_SCALE:
-            if not wait_for_all(batch.arrived, n_threads):  # all have read the norms
-                return
-            _multiply_out(thread, n_threads, learner, clock[SCALE], clock[ELAPSED])
-            clock[ELAPSED] = 0
-            clock[SCALE] = 1
-            if not wait_for_all(batch.arrived, n_threads):
-                return
-        step_clock(clock, settings.averaging)
-    if wait_for_all(batch.arrived, n_threads) and thread == 0:
-        learner.clock[:] = clock
+        start, at = number * batch_rows, N_COUNTERS * (number + 1)
+        size = min(batch_rows, len(order) - start)
+        _choose_batch(start, size, at, rows, order, learner, settings, noise, work, batch, hardest)
+        wait_until(batch.counters, at + ROWS_DONE, size, batch.bell)
+        _apply_batch(start, size, at, n_parts, rows, order, learner, settings, batch)
+        wait_until(batch.counters, BATCHES_DONE, number + 1, batch.bell)

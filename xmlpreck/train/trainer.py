@@ -47,6 +47,9 @@ WIDENED_PASS = 3
 # Rows between two returns to Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
 
+# Parts of the features for each thread, in which the steps of a batch are applied.
+PARTS_A_THREAD = 2
+
 # Weights of a checkpoint that are checked together.
 LOOKED_AT = 1 << 22
 
@@ -199,6 +202,7 @@ class Trainer:
     ) -> None:
         """Train on rows[order], from where the cursor is; `done` is called with the number of rows of each step."""
         n_threads, batch_rows, cursor = self.config.n_threads, self.config.batch_rows, self.cursor
+        n_parts = min(PARTS_A_THREAD * n_threads, FEATURE_GROUPS) if n_threads > 1 else 1
         n_labels_of = np.diff(rows.label_offsets)
         max_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
@@ -210,11 +214,11 @@ class Trainer:
 
             def work(thread: int, part: np.ndarray = part, batch: Batch = batch) -> None:
                 training.train_rows(
-                    thread, n_threads, rows, part, self.learner, settings, self.noise, works[thread], batch, hardest
+                    n_parts, rows, part, self.learner, settings, self.noise, works[thread], batch, hardest
                 )
 
             def stop(batch: Batch = batch) -> None:
-                batch.arrived.fill(STOPPED)
+                batch.counters.fill(STOPPED)
 
             self.is_torn = True
             run_team(n_threads, work, stop)
