@@ -6,6 +6,8 @@ k ones. Order everywhere: higher score first, then lower index.
 """
 
 import math
+import re
+import unicodedata
 from itertools import combinations as subsets
 from typing import NamedTuple
 
@@ -355,3 +357,45 @@ def train_points(X, y, *, rule, orders, batch_points, kappa=None, k=None, eta=1.
             w = projected(w, radius)
             w_sum = w_sum + w
     return Trained(w, w_sum / t, *np.array(facts).T.tolist())
+
+
+# Words of every script (docs/text.md), from the names and categories that Unicode gives to characters.
+
+_KANA = ("HIRAGANA", "KATAKANA", "HENTAIGANA", "COMBINING KATAKANA", "VERTICAL KANA", "MASU MARK")
+_IDEOGRAPHS = ("CJK ", "IDEOGRAPHIC ", "VERTICAL IDEOGRAPHIC ", "HANGZHOU ", *_KANA)
+_SYLLABIC = ("THAI ", "LAO ", "MYANMAR ", "KHMER ")
+_LOOKS = ("SOFT HYPHEN", "ZERO WIDTH NON-JOINER", "ZERO WIDTH JOINER", "WORD JOINER", "ZERO WIDTH NO-BREAK SPACE")
+
+
+def kind_of_character(character):
+    """One letter: w(ord), i(deograph), s(yllabic), h(yphen), + (a sign), or a blank."""
+    category = unicodedata.category(character)
+    name = unicodedata.name(character, "")
+    if category[0] in "LM" or category == "Nl":
+        return "i" if name.startswith(_IDEOGRAPHS) else "s" if name.startswith(_SYLLABIC) else "w"
+    return "w" if category[0] == "N" else "h" if character == "-" else "+" if character in "+#" else " "
+
+
+def terms_of(text, ngrams=1, lowercase=True):
+    """All terms of a text, each as often as it occurs."""
+    text = unicodedata.normalize("NFKC", text)
+    names = [unicodedata.name(character, "") for character in text]
+    is_kept = [name not in _LOOKS and not name.startswith("VARIATION SELECTOR-") for name in names]
+    text = "".join(character for character, kept in zip(text, is_kept, strict=True) if kept)
+    if lowercase:
+        text = "".join(unicodedata.normalize("NFKC", character.casefold()) for character in text)
+    text = text.replace("\N{HYPHEN}", "-")
+    terms, units = [], []
+    for found in re.finditer(r"(w+(?:hw+)*)(\+{1,2}+(?!w))?|i+|s+", "".join(map(kind_of_character, text))):
+        whole = text[slice(*found.span())]
+        if found[1] is None:
+            lengths = range(1, 3) if found[0][0] == "i" else range(2, 5)
+            runs = [whole[at : at + n] for n in lengths for at in range(len(whole) - n + 1)]
+            terms += runs or [whole]
+            units = []
+            continue
+        parts = text[slice(*found.span(1))].split("-")
+        terms += parts if parts == [whole] else [*parts, whole]
+        units.append(whole)
+        terms += [" ".join(units[-n:]) for n in range(2, min(ngrams, len(units)) + 1)]
+    return terms

@@ -24,7 +24,7 @@ from xmlpreck.data.text import TextVectorizer
 
 SECONDS = 300  # after which a command counts as hung
 ACCEPTED = [
-    TextConfig().token_pattern,
+    r"[a-zA-Z][a-zA-Z0-9-]+",
     r"(?u)\b\w\w+\b",
     r"\S+",
     r"[^\s]+",

@@ -3,11 +3,13 @@
 import json
 import random
 import shutil
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from reference import terms_of
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
 from xmlpreck.cli import main
@@ -39,14 +41,19 @@ def chunked(items, size):
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def sklearn_settings(config):
-    return {**analyzer_settings(config), "sublinear_tf": config.sublinear_tf}
+def split_alike(config):
+    """Settings that make scikit-learn split texts into the same terms."""
+    if config.token_pattern:
+        return analyzer_settings(config)
+    return {"analyzer": partial(terms_of, ngrams=config.ngrams, lowercase=config.lowercase)}
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {},
+        {"ngrams": 3, "min_df": 1, "max_df": 1.0},
+        {"lowercase": False, "sublinear_tf": False, "max_df": 0.3},
         {"min_df": 1, "max_df": 1.0, "token_pattern": WORDS},
         {"ngrams": 3, "min_df": 2, "token_pattern": WORDS},
         {"lowercase": False, "sublinear_tf": False, "max_df": 0.3, "token_pattern": WORDS},
@@ -57,7 +64,9 @@ def test_equals_tfidf_vectorizer(settings):
     texts, new_texts = made_up_texts(300), made_up_texts(50, seed=1, n_words=90)
     ours = fit_text(chunked(texts, 64), **settings)
     config = TextConfig(**settings)
-    theirs = TfidfVectorizer(min_df=config.min_df, max_df=config.max_df, **sklearn_settings(config))
+    theirs = TfidfVectorizer(
+        min_df=config.min_df, max_df=config.max_df, sublinear_tf=config.sublinear_tf, **split_alike(config)
+    )
     theirs.fit(texts)
     assert ours.feature_names == theirs.get_feature_names_out().tolist()
     assert ours.n_documents == 300
@@ -74,7 +83,7 @@ def test_hashed_equals_hashing_vectorizer_and_tfidf_transformer(settings):
     texts, new_texts = made_up_texts(300), made_up_texts(50, seed=1, n_words=90)
     ours = fit_text(chunked(texts, 64), hashed_features=50, **settings)  # few columns: terms collide
     config = TextConfig(**settings)
-    hasher = HashingVectorizer(n_features=50, alternate_sign=False, norm=None, **analyzer_settings(config))
+    hasher = HashingVectorizer(n_features=50, alternate_sign=False, norm=None, **split_alike(config))
     tfidf = TfidfTransformer(sublinear_tf=config.sublinear_tf).fit(hasher.transform(texts))
     assert ours.feature_names is None
     assert ours.n_features == 50
@@ -141,8 +150,9 @@ def test_bad_settings_are_one_line(settings, message):
     ("texts", "settings", "message"),
     [
         ([], {}, "no documents"),
-        (["", "12"], {}, "no term left in 2 documents: check text.token_pattern, min_df and max_df"),
-        (["", "12"], {"hashed_features": 8}, "no term left in 2 documents"),
+        (["", "12"], {}, "no term left in 2 documents: check text.min_df and max_df"),
+        (["", "12"], {"token_pattern": "[a-z]+"}, "no term left in 2 documents: check text.token_pattern, min_df and"),
+        (["", "..."], {"hashed_features": 8}, "no term left in 2 documents"),
         (["one", "two"], {}, "no term left in 2 documents"),
         (["a\nb"], {"token_pattern": r"[^ ]+", "min_df": 1, "max_df": 1.0}, r"term 'a\nb' has a line break"),
         (["a\ud800"], {"token_pattern": r"\S+", "min_df": 1, "max_df": 1.0}, r"term 'a\ud800' has"),
@@ -352,9 +362,7 @@ def test_real_texts_against_scikit_learn(shared_data):
         pytest.skip("needs ../shared/data/eurlex57k (not shipped)")
     documents = next(read_parquet_documents(path, "text", "labels", 1000))
     ours = fit_text([documents.texts], ngrams=2)
-    theirs = TfidfVectorizer(
-        sublinear_tf=True, min_df=3, max_df=0.5, ngram_range=(1, 2), token_pattern=TextConfig().token_pattern
-    )
+    theirs = TfidfVectorizer(sublinear_tf=True, min_df=3, max_df=0.5, **split_alike(TextConfig(ngrams=2)))
     expected = theirs.fit_transform(documents.texts)
     assert ours.feature_names == theirs.get_feature_names_out().tolist()
     assert abs(ours.transform(documents.texts) - expected).max() < 1e-6

@@ -23,6 +23,8 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
         default, text = config.describe(config.TrainConfig)[name]
         kind = type(default).__name__.upper()
         command.add_argument(f"--{name}", metavar=kind, help=f"{text} (default: {default})")
+    _, text = config.describe(config.TextConfig)["language"]
+    command.add_argument("--language", metavar="NAME", help=f"raw text: {text}")
     command.add_argument(
         "--set",
         action="append",
@@ -49,6 +51,8 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
 def values_of(args: argparse.Namespace) -> dict[str, Any]:
     """Read the settings that were given, by `section.key`."""
     words = [f"train.{name}={getattr(args, name)}" for name in config.NAMED_SETTINGS if getattr(args, name) is not None]
+    if args.language is not None:
+        words.append(f"text.language={args.language}")
     return config.parse_words([*args.set, *words])
 
 

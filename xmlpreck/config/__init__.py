@@ -31,6 +31,7 @@ MAX_K = 1 << 16
 MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
 MAX_NGRAMS = 10  # a text of n words has this many times n terms
 MAX_PATTERN = 300
+MAX_LANGUAGE = 30
 MAX_STEP = 1e38  # what float32 can hold
 THREADS_A_CORE = 4  # more only wait for each other
 
@@ -219,14 +220,26 @@ class TextConfig:
         rule="a share above 0 and at most 1",
     )
     sublinear_tf: bool = setting(True, "count a term that occurs n times as 1 + ln(n), not n")
-    lowercase: bool = setting(True, "turn texts into lower case first")
-    token_pattern: str = setting(r"[a-zA-Z][a-zA-Z0-9-]+", "regular expression that matches a word")
+    lowercase: bool = setting(True, "fold upper and lower case (Unicode case folding) first")
+    token_pattern: str = setting(
+        "", "regular expression that matches a word, many times slower; empty = words of every script (docs/text.md)"
+    )
+    language: str = setting(
+        "", "stem words as Snowball does for this language, e.g. de or german (extra `language`); empty = do not stem"
+    )
     hashed_features: int = setting(
         0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep a vocabulary", 0, MAX_HASHED
     )
 
     def __post_init__(self) -> None:
         check_settings("text", self)
+        is_name = len(self.language) <= MAX_LANGUAGE and (not self.language or self.language.isidentifier())
+        require(is_name, "text.language", self.language, "a language such as de or german")
+        if self.token_pattern:
+            require(not self.language, "text.language", self.language, "empty beside text.token_pattern")
+            self._check_pattern()
+
+    def _check_pattern(self) -> None:
         is_short = len(self.token_pattern) <= MAX_PATTERN
         require(is_short, "text.token_pattern", self.token_pattern[:60], f"of at most {MAX_PATTERN} letters")
         try:

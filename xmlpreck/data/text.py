@@ -1,4 +1,7 @@
-"""Turn raw text into tf-idf features and label names into columns, in streams; stored without pickle."""
+"""Turn raw text into tf-idf features and label names into columns, in streams; stored without pickle.
+
+Terms are those of `xmlpreck.data.words`, or what a regular expression matches (`text.token_pattern`).
+"""
 
 import json
 import logging
@@ -18,13 +21,15 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
+from xmlpreck.data import words
 from xmlpreck.data.dataset import Documents, build_csr
 from xmlpreck.data.formats.documents import Fields
 from xmlpreck.files import read_errors, write_errors
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLD_VERSION = 1  # had regular expressions only, and a setting for one in every file
 _KIND = "xmlpreck text"
 FILES = ("text.json", "idf.npy", "vocabulary.txt")
 _NOT_A_LINE = re.compile("[\n\r\ud800-\udfff]")
@@ -33,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def analyzer_settings(config: TextConfig) -> dict[str, Any]:
-    """Return the settings that make scikit-learn's vectorizers split a text into the same terms."""
+    """Return the settings that make scikit-learn's vectorizers split a text by the same regular expression."""
     return {
         "lowercase": config.lowercase,
         "token_pattern": config.token_pattern,
@@ -42,7 +47,7 @@ def analyzer_settings(config: TextConfig) -> dict[str, Any]:
 
 
 def term_analyzer(config: TextConfig) -> Callable[[str], list[str]]:
-    """Return a function that splits a text into terms."""
+    """Return a function that splits a text by a regular expression."""
     from sklearn.feature_extraction.text import CountVectorizer  # a second of imports, which rows of numbers spare
 
     return CountVectorizer(**analyzer_settings(config)).build_analyzer()
@@ -65,9 +70,19 @@ class TextVectorizer:
     def _column_of(self) -> dict[str, int]:
         return {term: column for column, term in enumerate(self.feature_names or ())}
 
-    def transform(self, texts: list[str]) -> csr_array:
-        """Turn texts into rows of length 1 (empty without a known term); equal to TfidfVectorizer's."""
-        counts = _hashed_counts(texts, self.config) if self.feature_names is None else self._counts(texts)
+    @cached_property
+    def _columns(self) -> words.Columns:
+        return words.Columns(self.feature_names, self.config.hashed_features)
+
+    def transform(self, texts: list[str], threads: int = 0) -> csr_array:
+        """Turn texts into rows of length 1 (empty without a known term); equal to TfidfVectorizer's.
+
+        The bits do not depend on the number of threads; 0 = one per core.
+        """
+        if not self.config.token_pattern:
+            counts = _word_counts(texts, self._columns, self.config, threads)
+        else:
+            counts = _hashed_counts(texts, self.config) if self.feature_names is None else self._counts(texts)
         if self.config.sublinear_tf:
             counts.data = 1.0 + np.log(counts.data)
         values = counts.data * self.idf[counts.indices]
@@ -140,7 +155,8 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
             about = read_json(path)
         except FileNotFoundError:
             raise InputError(f"{path.parent}: has no text.json: it was not made from raw text") from None
-    about = check_format(about, path, _KIND, FORMAT_VERSION, InputError)
+    is_old = isinstance(about, dict) and about.get("format_version") == OLD_VERSION
+    about = check_format(about, path, _KIND, OLD_VERSION if is_old else FORMAT_VERSION, InputError)
     for name in ("n_documents", "n_features"):
         if type(about.get(name)) is not int or not 1 <= about[name] < 2**63:
             raise InputError(f"{path}: {name} must be a count from 1, but is {about.get(name)!r:.40}")
@@ -162,18 +178,24 @@ def _read_terms(path: Path, n_terms: int) -> list[str]:
     return terms
 
 
-def fit_text(chunks: Iterable[list[str]], **settings: Any) -> TextVectorizer:
+def fit_text(chunks: Iterable[list[str]], threads: int = 0, **settings: Any) -> TextVectorizer:
     """Learn vocabulary and idf = ln((1 + n) / (1 + df)) + 1 in one pass; `settings` are those of TextConfig.
 
     Memory holds one chunk and the terms that were seen. With `hashed_features`, one number a column instead.
+    The result does not depend on the number of threads; 0 = one per core.
     """
     config = TextConfig(**settings)
-    learn = _count_columns if config.hashed_features else _count_terms
-    n_documents, terms, df = learn(chunks, config)
+    if config.hashed_features:
+        n_documents, terms, df = _count_columns(chunks, config, threads)
+    elif config.token_pattern:
+        n_documents, terms, df = _count_terms(chunks, config)
+    else:
+        n_documents, terms, df = _count_words(chunks, config, threads)
     if n_documents == 0:
         raise InputError("no documents: there is nothing to learn a vocabulary from")
     if not df.any():
-        raise InputError(f"no term left in {n_documents} documents: check text.token_pattern, min_df and max_df")
+        pattern = "text.token_pattern, " if config.token_pattern else "text."
+        raise InputError(f"no term left in {n_documents} documents: check {pattern}min_df and max_df")
     return TextVectorizer(config, n_documents, np.log((1 + n_documents) / (1 + df)) + 1, terms)
 
 
@@ -192,13 +214,34 @@ def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, 
     return n_documents, terms, np.array([df[term] for term in terms], np.int64)
 
 
-def _count_columns(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
+def _count_words(
+    chunks: Iterable[list[str]], config: TextConfig, threads: int
+) -> tuple[int, list[str] | None, np.ndarray]:
+    """Do what `_count_terms` does for words of every script."""
+    counter = words.TermCounter(config, threads)
+    for texts in chunks:
+        counter.add(texts)
+    return counter.n_documents, *counter.terms(config.min_df, config.max_df * counter.n_documents)
+
+
+def _count_columns(
+    chunks: Iterable[list[str]], config: TextConfig, threads: int
+) -> tuple[int, list[str] | None, np.ndarray]:
     """Count documents per hashed column: there are no terms, and min_df and max_df do not apply."""
     n_documents, df = 0, np.zeros(config.hashed_features, np.int64)
+    columns = words.Columns(None, config.hashed_features)
     for texts in chunks:
         n_documents += len(texts)
-        df += np.bincount(_hashed_counts(texts, config).indices, minlength=len(df))
+        is_words = not config.token_pattern
+        rows = _word_counts(texts, columns, config, threads) if is_words else _hashed_counts(texts, config)
+        df += np.bincount(rows.indices, minlength=len(df))
     return n_documents, None, df
+
+
+def _word_counts(texts: list[str], columns: words.Columns, config: TextConfig, threads: int) -> csr_array:
+    """Count the words of every script in each text."""
+    ids, counts, offsets = words.count(texts, columns, config, threads)
+    return build_csr(counts.astype(np.float64), ids, offsets, (len(texts), columns.number))
 
 
 def _hashed_counts(texts: list[str], config: TextConfig) -> csr_array:

@@ -97,6 +97,7 @@ class TextParameters(TrainingParameters):
     sublinear_tf: bool | None = None
     lowercase: bool | None = None
     token_pattern: str | None = None
+    language: str | None = None
     hashed_features: int | None = None
 
 
