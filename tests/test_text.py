@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from functools import partial
 
@@ -16,6 +17,7 @@ from xmlpreck.cli import main
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.data.corpus import Columns, Corpus, find_corpus, learn, vectorize
 from xmlpreck.data.formats import Documents
+from xmlpreck.data.location import DataLocation
 from xmlpreck.data.text import (
     TextVectorizer,
     analyzer_settings,
@@ -377,6 +379,16 @@ def test_real_texts_against_scikit_learn(shared_data):
 def lines_file(path, *objects):
     path.write_text("".join(f"{json.dumps(fields)}\n" for fields in objects), encoding="utf-8")
     return Corpus(path, "train", Columns())
+
+
+def test_training_on_text_says_how_its_seconds_were_spent(tmp_path):
+    lines_file(tmp_path / "d.jsonl", *({"text": text, "labels": ["x"]} for text in ("a cat", "the dog", "a dog")))
+    notes = []
+    rows, vectorizer = DataLocation(str(tmp_path / "d.jsonl")).learn(TextConfig(min_df=1, max_df=1.0), notes.append)
+    assert rows.n_rows == 3
+    assert vectorizer.feature_names == ["a", "cat", "dog", "the"]
+    assert notes[0] == "reading text"
+    assert re.fullmatch(r"3 texts read in \d+\.\d s, made into rows of 4 features in \d+\.\d s", notes[1])
 
 
 def test_fields_that_are_not_read_are_named_once(tmp_path, caplog):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from xmlpreck import config as settings_of
 from xmlpreck import train
-from xmlpreck.api.engine import Note, RayEngine, refuse_text, shared_rows
+from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
 from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
 from xmlpreck.config import InputError, RunConfig
@@ -125,7 +125,7 @@ def run_training(
         refuse_text(location)
     connection = engine.connect(listener.note) if engine else nullcontext()
     with kept_safe(folder, limits, listener) as safety, connection as session:
-        rows, vectorizer = open_training(data, settings, listener)
+        rows, vectorizer = open_training(data, settings, listener, progress)
         listener.opened(location, rows)
         started = time.perf_counter()
         if engine is None:
@@ -191,21 +191,18 @@ def finish(
     return Trained(model, seconds, folder, 0 if folder is None else model.save(folder))
 
 
-def open_training(data: Data, settings: RunConfig, listener: Listener) -> tuple[RowSource, TextVectorizer | None]:
+def open_training(
+    data: Data, settings: RunConfig, listener: Listener, progress: bool = False
+) -> tuple[RowSource, TextVectorizer | None]:
     """Open training rows, and load the kernels so that nothing is timed with that."""
     location = locate(data)
     rows: Any = data  # the other kinds of data have a location
     vectorizer = None
-    if location is not None:
-        rows, vectorizer = location.learn(settings.text, lambda: listener.note("reading text"))
-    load_kernels(listener.note)
-    return rows, vectorizer
-
-
-def load_kernels(note: Note) -> None:
-    """Load the kernels from numba's cache; say so where they must be compiled, which takes a while."""
-    with on_compilation(lambda: note("compiling kernels (once after an installation, about 20 s)")):
+    with on_compilation(lambda: listener.note("compiling kernels (once after an installation, about 30 s)")):
+        if location is not None:
+            rows, vectorizer = location.learn(settings.text, listener.note, progress)
         train.load_kernels()
+    return rows, vectorizer
 
 
 def choose_folder(out: str | Path | None, data: DataLocation) -> Path:

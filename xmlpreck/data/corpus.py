@@ -16,6 +16,7 @@ from xmlpreck.data.formats import Dataset, Documents
 from xmlpreck.data.formats.documents import LABEL_FIELDS, Fields, shown_fields
 from xmlpreck.data.shards import is_remote
 from xmlpreck.data.text import TextVectorizer, fit_labels, fit_text, label_matrix, read_parquet_documents
+from xmlpreck.files.progress import Reading
 
 # A held-back split has one of these names.
 PARQUET_FILES = {"train": ("train.parquet",), "test": ("test.parquet", "dev.parquet")}
@@ -142,12 +143,13 @@ def find_corpus(data: str, split: str, columns: Columns, format: str | None = No
     return None
 
 
-def learn(corpus: Corpus, config: TextConfig) -> tuple[TextVectorizer, list[str]]:
+def learn(corpus: Corpus, config: TextConfig, reading: Reading | None = None) -> tuple[TextVectorizer, list[str]]:
     """Learn vocabulary and label names in one pass over the documents."""
     seen: set[str] = set()
+    reading = reading or Reading("texts")
 
     def texts() -> Iterator[list[str]]:
-        for chunk in corpus.chunks():
+        for chunk in reading.over(corpus.chunks()):
             seen.update(name for names in chunk.labels for name in names)
             yield chunk.texts
 
@@ -157,10 +159,12 @@ def learn(corpus: Corpus, config: TextConfig) -> tuple[TextVectorizer, list[str]
     return vectorizer, fit_labels([[sorted(seen)]])
 
 
-def vectorize(corpus: Corpus, vectorizer: TextVectorizer, label_names: list[str]) -> Dataset:
+def vectorize(
+    corpus: Corpus, vectorizer: TextVectorizer, label_names: list[str], reading: Reading | None = None
+) -> Dataset:
     """Turn all documents into rows. Labels beyond `label_names` get the last columns: no model predicts these."""
     rows, label_lists = [], []
-    for chunk in corpus.chunks():
+    for chunk in (reading or Reading("texts")).over(corpus.chunks()):
         rows.append(vectorizer.transform(chunk.texts))
         label_lists += chunk.labels
     if not rows:

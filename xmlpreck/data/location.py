@@ -1,6 +1,7 @@
 """Where rows are and how they are read: a path or a catalogue name, a split, a format and columns of raw text."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.shards import is_one_set
 from xmlpreck.data.text import TextVectorizer
+from xmlpreck.files.progress import Reading
 
 SPLITS = ("train", "test")
 
@@ -68,15 +70,22 @@ class DataLocation:
         return corpus.vectorize(documents, vectorizer, label_names)
 
     def learn(
-        self, config: TextConfig, on_text: Callable[[], None] = lambda: None
+        self, config: TextConfig, note: Callable[[str], None] = lambda text: None, progress: bool = False
     ) -> tuple[RowSource, TextVectorizer | None]:
-        """Open rows to train on; raw text, of which `on_text` hears first, gets a vectorizer that learns its words."""
+        """Open rows to train on; raw text gets a vectorizer that learns its words; `note` hears its seconds."""
         documents = self.documents()
         if documents is None:
             return catalog.load(self.path, self.split, self.data_dir, self.format), None
-        on_text()
-        vectorizer, label_names = corpus.learn(documents, config)
-        return corpus.vectorize(documents, vectorizer, label_names), vectorizer
+        note("reading text")
+        reading, started = Reading("texts", progress), time.perf_counter()
+        vectorizer, label_names = corpus.learn(documents, config, reading)
+        rows = corpus.vectorize(documents, vectorizer, label_names, reading)
+        seconds = time.perf_counter() - started - reading.seconds
+        note(
+            f"{rows.n_rows:,} texts read in {reading.seconds:.1f} s, "
+            f"made into rows of {vectorizer.n_features:,} features in {seconds:.1f} s"
+        )
+        return rows, vectorizer
 
     def chunks(self) -> Iterator[Dataset]:
         """Read rows of numbers some thousands at a time, never all into memory."""
