@@ -62,6 +62,7 @@ NOT_RUN = {
     "python tools/reproduce.py --data FOLDER --out docs": "takes hours",
     "python tools/bench_peers.py": "needs the environments of other tools",
     "python tools/bench_text.py --scores FOLDER ... --language de": "takes minutes, on real data",
+    "python tools/bench_busy.py --data ../shared/data/bibtex --threads 1 2 4 8 --repeat 7 --patience 60": "takes long",
     "python tools/bench_tail.py --update docs/tail.md": "takes an hour, on real data",
     "python tools/make_theory.py --out docs": "takes half a minute; test_theory.py holds what it draws",
     "python tools/torture.py --data ../shared/data/bibtex --rows 2000 --runs 50 --seed 20261117": "takes minutes",

@@ -124,7 +124,7 @@ def prepare_trainers(rows: PreparedRows, train: config.TrainConfig, threads: lis
             sys.exit(f"{n_threads} threads give other bits than {CHECKED_THREADS[0]}: nothing is timed")
         if n_threads in threads:
             trainers[n_threads] = trainer
-    return trainers
+    return {n_threads: trainers[n_threads] for n_threads in threads}
 
 
 def peer_jobs(args: argparse.Namespace, folder: Path) -> dict[str, Callable[[], float]]:
