@@ -78,6 +78,10 @@ BEFORE = {
         xmlpreck train --data eurlex57k --no-tune --out M
         for name in A.npz B.txt C.parquet P.parquet; do xmlpreck predict --model M --data eurlex57k --out $name; done
         """,
+    "text.md": """
+        xmlpreck train --data notes.json --no-tune --out runs/notes
+        cp articles.jsonl new_notes.json
+        """,
     "explain.md": "xmlpreck train --data texts --text-column text --labels-column labels",
     "large.md": """
         python tools/make_synthetic.py --rows 500 --test-rows 100 --features 300 --labels 400 --nnz 8 --out a670k

@@ -23,6 +23,7 @@ from xmlpreck.data.text import (
     analyzer_settings,
     fit_labels,
     fit_text,
+    grow_text,
     label_matrix,
     read_parquet_documents,
 )
@@ -215,6 +216,8 @@ DAMAGE = {
     "no settings": ("text.json", lambda p: edit_json(p, settings=None)),
     "unknown setting": ("text.json", lambda p: edit_settings(p, stemmer="porter")),
     "bad setting": ("text.json", lambda p: edit_settings(p, min_df=0)),
+    "grown beyond its size": ("text.json", lambda p: edit_json(p, grown=[10**6])),
+    "grown by words": ("text.json", lambda p: edit_json(p, grown="12")),
     "bad hash size": ("text.json", lambda p: edit_settings(p, hashed_features=7)),
     "short idf": ("idf.npy", lambda p: edit_idf(p, lambda idf: idf[1:])),
     "float32 idf": ("idf.npy", lambda p: edit_idf(p, np.float32)),
@@ -371,6 +374,59 @@ def test_real_texts_against_scikit_learn(shared_data):
     names = fit_labels([documents.labels])
     matrix = label_matrix(documents.labels, {name: column for column, name in enumerate(names)})
     assert matrix.nnz == sum(map(len, documents.labels))
+
+
+# A vocabulary that grows.
+
+
+@pytest.mark.parametrize("settings", [{}, {"token_pattern": WORDS, "ngrams": 2}, {"hashed_features": 64}])
+def test_a_grown_vocabulary_has_the_idf_of_all_texts(tmp_path, settings):
+    old_texts, new_texts = made_up_texts(200), made_up_texts(150, seed=1, n_words=90)
+    old = fit_text([old_texts], min_df=1, max_df=1.0, **settings)
+    grown = grow_text(old, chunked(new_texts, 64))
+    whole = fit_text([old_texts + new_texts], min_df=1, max_df=1.0, **settings)
+    assert grown.n_documents == 350
+    if old.feature_names is None:
+        np.testing.assert_array_equal(grown.idf, whole.idf)
+        return
+    assert grown.feature_names[: old.n_features] == old.feature_names
+    assert sorted(grown.feature_names) == whole.feature_names
+    np.testing.assert_array_equal(grown.idf[np.argsort(np.array(grown.feature_names, object))], whole.idf)
+    again = grow_text(grown, [["Wort1 quite-new words"]])
+    again.save(tmp_path)
+    read = TextVectorizer.load(tmp_path)
+    assert read.feature_names == again.feature_names
+    assert read.grown == (old.n_features, grown.n_features)
+    assert abs(read.transform(new_texts) - again.transform(new_texts)).max() == 0
+
+
+def test_new_terms_must_be_in_enough_new_texts():
+    old = fit_text([["aa bb"] * 3 + ["cc"] * 4])
+    assert old.feature_names == ["aa", "bb"]
+    grown = grow_text(old, [["dd cc aa"] * 3 + ["ee"] * 2 + ["ff"] * 9])
+    assert grown.feature_names == ["aa", "bb", "cc", "dd"]
+    np.testing.assert_allclose(grown.idf, np.log(22 / (1 + np.array([6, 3, 3, 3]))) + 1)
+    assert grow_text(grown, [["aa"]]).grown == (2,)
+
+
+def test_update_makes_features_of_new_words(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    animals, plants = ["cat", "dog", "cow"], ["oak", "elm"]
+    for name, words in (("old.jsonl", animals), ("new.jsonl", plants)):
+        lines_file(tmp_path / name, *({"text": f"the {word}", "labels": [word]} for word in words * 20))
+    assert main(["train", "--data", "old.jsonl", "--no-tune", "--threads", "1", "--out", "m"]) == 0
+    words = ["update", "--model", "m", "--data", "new.jsonl", "--threads", "1", "--epochs", "3", "--out"]
+    assert main([*words, "as-it-was"]) == 0
+    assert Model.load("as-it-was").feature_names == Model.load("m").feature_names == ["cat", "cow", "dog"]
+    assert main([*words, "grown", "--grow-vocabulary"]) == 0
+    grown = Model.load("grown")
+    assert grown.feature_names == ["cat", "cow", "dog", "elm", "oak"]
+    for word in animals + plants:
+        assert grown.label_names[grown.predict_one(f"the {word}", 1).labels[0]] == word
+    capsys.readouterr()
+    (tmp_path / "rows.txt").write_text("1 3 3\n0 0:1\n")
+    assert main(["update", "--model", "m", "--data", "rows.txt", "--out", "x", "--grow-vocabulary"]) == 2
+    assert "--grow-vocabulary needs new texts" in capsys.readouterr().err
 
 
 # What stands in a file and was not read.

@@ -13,10 +13,10 @@ from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
 from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
 from xmlpreck.config import InputError, RunConfig
-from xmlpreck.data import catalog
+from xmlpreck.data import catalog, corpus
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
-from xmlpreck.data.text import TextVectorizer
+from xmlpreck.data.text import TextVectorizer, grow_text
 from xmlpreck.kernels.caching import on_compilation
 from xmlpreck.model import Model, check_target
 from xmlpreck.train import Plan, Safety
@@ -262,6 +262,7 @@ def update(
     epochs: int = 1,
     eta: float | None = None,
     freeze: bool = False,
+    grow_vocabulary: bool = False,
     threads: int = 0,
     progress: bool = False,
     listener: Listener | None = None,
@@ -269,7 +270,7 @@ def update(
     """Train a model further on new rows, which may have new labels and features behind those that it knows.
 
     With `freeze` the labels that the model knows keep their weights, and only the new ones learn. `eta` is the step
-    size (None: that of the model's training).
+    size (None: that of the model's training). With `grow_vocabulary` the words of new texts become features, too.
     """
     name = "the model" if isinstance(model, Model) else str(model)
     if out is not None:
@@ -283,12 +284,22 @@ def update(
         values["train.eta"] = eta
     settings = settings_of.override(sections, values, name)
     listener = listener or Listener()
-    rows = open_rows(data, model)
+    rows, vectorizer = _open_grown(data, model) if grow_vocabulary else (open_rows(data, model), model.vectorizer)
     started = time.perf_counter()
     newer = train.update(model, rows, settings, freeze, listener.passed, progress)
-    run = finish(newer, newer.vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
+    run = finish(newer, vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
     added = newer.n_labels - model.n_labels, newer.n_features - model.n_features
     return Updated(run.model, run.seconds, run.folder, run.n_bytes, n_new_labels=added[0], n_new_features=added[1])
+
+
+def _open_grown(data: Data, model: Model) -> tuple[RowSource, TextVectorizer]:
+    """Open texts with a vectorizer that knows the terms of a model, and behind them those of the texts."""
+    location = locate(data)
+    documents = None if location is None else location.documents()
+    if documents is None or model.vectorizer is None or model.label_names is None:
+        raise InputError("--grow-vocabulary needs new texts, and a model that was trained on texts")
+    vectorizer = grow_text(model.vectorizer, (chunk.texts for chunk in documents.chunks()))
+    return corpus.vectorize(documents, vectorizer, model.label_names), vectorizer
 
 
 def load_model(folder: str | Path, verify: bool = False) -> Model:

@@ -21,6 +21,11 @@ def add_update(commands: Any) -> None:
     update.add_argument("--epochs", default="1", metavar="INT", help="passes over the new rows (default: 1)")
     update.add_argument("--eta", metavar="NUMBER", help="step size (default: as the model was trained)")
     update.add_argument("--freeze", action="store_true", help="keep the weights of known labels: only new labels learn")
+    update.add_argument(
+        "--grow-vocabulary",
+        action="store_true",
+        help="raw text: make features of new words, too (docs/text.md; default: they are left out)",
+    )
     add_split_and_threads(update, "train")
 
 
@@ -32,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
 
     made = training.update(
         args.model, location_of(args), args.out,
-        epochs=epochs, eta=eta, freeze=args.freeze, threads=threads, progress=True,
-        listener=make_listener(progress_stream(args)),
+        epochs=epochs, eta=eta, freeze=args.freeze, grow_vocabulary=args.grow_vocabulary, threads=threads,
+        progress=True, listener=make_listener(progress_stream(args)),
     )  # fmt: skip
     result = {
         "out": args.out,

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -61,6 +61,7 @@ class TextVectorizer:
     n_documents: int
     idf: np.ndarray  # (n_features,) float64
     feature_names: list[str] | None  # None: hashed
+    grown: tuple[int, ...] = ()  # numbers of features before each growth: behind them terms are sorted anew
 
     @property
     def n_features(self) -> int:
@@ -116,6 +117,7 @@ class TextVectorizer:
             "format_version": FORMAT_VERSION,
             "n_documents": self.n_documents,
             "n_features": self.n_features,
+            "grown": self.grown,
             "settings": asdict(self.config),
         }
         with atomic_path(folder / "idf.npy") as path:
@@ -131,7 +133,7 @@ class TextVectorizer:
     def load(cls, folder: str | Path) -> "TextVectorizer":
         """Read what `save` wrote; what does not fit together is refused by the name of its file."""
         folder = Path(folder)
-        config, n_documents, n_features = _read_about(folder / "text.json")
+        config, n_documents, n_features, grown = _read_about(folder / "text.json")
         path = folder / "idf.npy"
         with read_errors(path, InputError):
             idf = load_array(path)
@@ -142,14 +144,14 @@ class TextVectorizer:
         # idf = ln((1 + n) / (1 + df)) + 1 with df from 0 to n
         if not (np.isfinite(idf).all() and (idf >= 1).all() and (idf <= math.log1p(n_documents) + 1.001).all()):
             raise InputError(f"{path}: an idf is not a number from 1 to ln(1 + {n_documents}) + 1: the file is damaged")
-        terms = None if config.hashed_features else _read_terms(folder / "vocabulary.txt", n_features)
+        terms = None if config.hashed_features else _read_terms(folder / "vocabulary.txt", n_features, grown)
         if config.hashed_features not in (0, n_features):
             raise InputError(f"{folder / 'text.json'}: {config.hashed_features} hashed features, but {n_features} idf")
-        return cls(config, n_documents, np.array(idf), terms)
+        return cls(config, n_documents, np.array(idf), terms, grown)
 
 
-def _read_about(path: Path) -> tuple[TextConfig, int, int]:
-    """Read (settings, n_documents, n_features) from a text.json."""
+def _read_about(path: Path) -> tuple[TextConfig, int, int, tuple[int, ...]]:
+    """Read (settings, n_documents, n_features, where the vocabulary grew) from a text.json."""
     with read_errors(path, InputError):
         try:
             about = read_json(path)
@@ -160,21 +162,26 @@ def _read_about(path: Path) -> tuple[TextConfig, int, int]:
     for name in ("n_documents", "n_features"):
         if type(about.get(name)) is not int or not 1 <= about[name] < 2**63:
             raise InputError(f"{path}: {name} must be a count from 1, but is {about.get(name)!r:.40}")
+    grown = about.get("grown", [])
+    if not isinstance(grown, list) or not all(type(size) is int and 0 < size < about["n_features"] for size in grown):
+        raise InputError(f"{path}: grown must be numbers of features, but is {grown!r:.40}")
     try:
-        return TextConfig(**about["settings"]), about["n_documents"], about["n_features"]
+        return TextConfig(**about["settings"]), about["n_documents"], about["n_features"], tuple(grown)
     except (KeyError, TypeError, ConfigError) as error:
         raise InputError(f"{path}: settings: {error!s:.400}") from None
 
 
-def _read_terms(path: Path, n_terms: int) -> list[str]:
+def _read_terms(path: Path, n_terms: int, grown: tuple[int, ...]) -> list[str]:
     with read_errors(path, InputError), open_regular(path) as stream:
         terms = stream.read().decode().split("\n")
     if terms.pop() or len(terms) != n_terms:
         raise InputError(f"{path}: has {len(terms)} whole lines, but text.json says {n_terms} features")
     for line, (before, term) in enumerate(pairwise(terms), 2):
-        if term <= before:
+        if term <= before and line - 1 not in grown:
             what = "is there twice" if term == before else f"follows {before!r}"
             raise InputError(f"{path}:{line}: term {term!r} {what}: terms must be sorted")
+    if grown and len(set(terms)) < n_terms:
+        raise InputError(f"{path}: a term is there twice: the file is damaged")
     return terms
 
 
@@ -185,18 +192,49 @@ def fit_text(chunks: Iterable[list[str]], threads: int = 0, **settings: Any) -> 
     The result does not depend on the number of threads; 0 = one per core.
     """
     config = TextConfig(**settings)
-    if config.hashed_features:
-        n_documents, terms, df = _count_columns(chunks, config, threads)
-    elif config.token_pattern:
-        n_documents, terms, df = _count_terms(chunks, config)
-    else:
-        n_documents, terms, df = _count_words(chunks, config, threads)
+    n_documents, terms, df = _count_documents(chunks, config, threads)
     if n_documents == 0:
         raise InputError("no documents: there is nothing to learn a vocabulary from")
     if not df.any():
         pattern = "text.token_pattern, " if config.token_pattern else "text."
         raise InputError(f"no term left in {n_documents} documents: check {pattern}min_df and max_df")
-    return TextVectorizer(config, n_documents, np.log((1 + n_documents) / (1 + df)) + 1, terms)
+    return TextVectorizer(config, n_documents, _idf(n_documents, df), terms)
+
+
+def grow_text(vectorizer: TextVectorizer, chunks: Iterable[list[str]], threads: int = 0) -> TextVectorizer:
+    """Add the terms of new documents behind those that are known; idf is that of all documents together.
+
+    The numbers of documents of known terms follow from their idf, so they are exact. A new term counts from the new
+    documents on: in the old ones it was too rare, or too frequent, to be kept.
+    """
+    config, known = vectorizer.config, vectorizer.feature_names
+    old_df = np.rint((1 + vectorizer.n_documents) / np.exp(vectorizer.idf - 1) - 1).astype(np.int64)
+    all_terms = replace(config, min_df=1, max_df=1.0)
+    n_new, terms, new_df = _count_documents(chunks, all_terms, threads)
+    n_documents = vectorizer.n_documents + n_new
+    if known is None or terms is None:
+        return replace(vectorizer, n_documents=n_documents, idf=_idf(n_documents, old_df + new_df))
+    column_of = {term: column for column, term in enumerate(known)}
+    columns = np.fromiter((column_of.get(term, -1) for term in terms), np.int64, len(terms))
+    old_df[columns[columns >= 0]] += new_df[columns >= 0]
+    added = np.flatnonzero((columns < 0) & (new_df >= config.min_df) & (new_df <= config.max_df * n_new))
+    grown = (*vectorizer.grown, len(known)) if len(added) else vectorizer.grown
+    names = [*known, *(terms[place] for place in added)]
+    idf = _idf(n_documents, np.concatenate([old_df, new_df[added]]))
+    return TextVectorizer(config, n_documents, idf, names, grown)
+
+
+def _idf(n_documents: int, df: np.ndarray) -> np.ndarray:
+    return np.log((1 + n_documents) / (1 + df)) + 1
+
+
+def _count_documents(
+    chunks: Iterable[list[str]], config: TextConfig, threads: int
+) -> tuple[int, list[str] | None, np.ndarray]:
+    """Count documents per term or hashed column; returns (n_documents, sorted terms, their counts)."""
+    if config.hashed_features:
+        return _count_columns(chunks, config, threads)
+    return _count_terms(chunks, config) if config.token_pattern else _count_words(chunks, config, threads)
 
 
 def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
