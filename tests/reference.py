@@ -187,16 +187,18 @@ def support(X, Y):
     return allowed
 
 
-def squared_hinge(s, y, n_hard, a=None):
+def squared_hinge(s, y, n_hard, turn=0, a=None):
     """Minus half the gradient of sum_{l in y} a_l max(0, 1 - s_l)^2 + mean(a) sum_{l hard} max(0, s_l)^2 in s; the hard
-    labels are the n_hard best irrelevant ones. A row without labels takes no step."""
+    labels are the n_hard best irrelevant ones, of which those after the first 32 are lowered every eighth `turn`, eight
+    times as much. A row without labels takes no step."""
     c = np.zeros(len(s))
     relevant = np.flatnonzero(y)
     if len(relevant):
         a = np.ones(len(s)) if a is None else np.broadcast_to(a, len(s))
         c[relevant] = a[relevant] * np.maximum(0, 1 - s[relevant])
-        hard = negatives(s, y)[:n_hard]
-        c[hard] = -a[relevant].mean() * np.maximum(0, s[hard])
+        for rank, label in enumerate(negatives(s, y)[:n_hard]):
+            times = 1 if rank < 32 else 8 if (rank + turn) % 8 == 0 else 0
+            c[label] = -times * a[relevant].mean() * max(0, s[label])
     return c
 
 
@@ -268,7 +270,8 @@ def measured(s, y, rule, k, c):
     k_i = min(k, int(y.sum()))
     if k_i == 0:
         return np.zeros(3)
-    return np.array([SURROGATE_OF[rule](s, y, k_i)[0], mistakes(s, y, k_i), c.any()])
+    surrogate = 2 * c @ (y - s) if rule == "hinge" else SURROGATE_OF[rule](s, y, k_i)[0]
+    return np.array([surrogate, mistakes(s, y, k_i), c.any()])
 
 
 def projected(W, radius):
@@ -288,13 +291,13 @@ def widened_support(allowed, X, hardest):
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
-          widened=None, hinge=0.0, n_hard=32):  # fmt: skip
+          widened=None, n_hard=300):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0).
 
     noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
     equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
     a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
-    features; `hinge` is the share of the squared hinge, with `n_hard` hard labels, in the step.
+    features; the hinge has `n_hard` hard labels.
     """
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
@@ -306,16 +309,19 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
             allowed = widened_support(allowed, X, hardest)
         for first in range(0, len(order), batch_rows):
             t += 1
-            eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if rule.startswith("sgd") else 1.0
+            eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if not rule.startswith("perceptron") else 1.0
             W_before = cut_to_bfloat16(W) if cut else W.copy()
-            for row in order[first : first + batch_rows]:
+            for slot, row in enumerate(order[first : first + batch_rows]):
                 s = X[row] @ W_before + (0.0 if noise is None else noise(pass_number, row))
                 if pass_number + 1 == widened:
                     hardest[row] = hardest_label(s, Y[row])
                 weights = pair_weights(row, label_weights, relevance)
-                c = (1 - hinge) * step(s, Y[row], rule, k, spread, weights)
-                c += hinge * squared_hinge(s, Y[row], n_hard, weights)
-                W = W + np.where(allowed, eta_t * np.outer(X[row], c), 0.0)
+                if rule == "hinge":
+                    c = squared_hinge(s, Y[row], n_hard, t - 1 + slot, weights)
+                else:
+                    c = step(s, Y[row], rule, k, spread, weights)
+                length = 0.3 * eta_t if rule == "hinge" else eta_t
+                W = W + np.where(allowed, length * np.outer(X[row], c), 0.0)
                 facts[-1] += measured(s, Y[row], rule, k, c)
             W = projected(W, radius)
             if pass_number >= average_from:

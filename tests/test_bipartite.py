@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 from xmlpreck.bipartite import PrecAtKRanker, prec_at_kappa, surrogates
-from xmlpreck.config import ALGORITHMS, InputError
+from xmlpreck.config import PAPER_RULES, InputError
 
 
 def noisy_points(n_rows=230, n_features=6, share=0.3, seed=0):
@@ -57,7 +57,7 @@ def check_against_reference(X, y, *, algo, batch_points, passes=3, seed=0, **set
     return ranker
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 @pytest.mark.parametrize("decay", ["sqrt", "constant"])
 @pytest.mark.parametrize("radius", [0.0, 0.5])
 @pytest.mark.parametrize("top", [{"kappa": 0.25}, {"kappa": 1.0}, {"k": 3}])
@@ -67,7 +67,7 @@ def test_weights_equal_the_reference(algo, decay, radius, top):
     assert radius == 0 or np.linalg.norm(ranker.coef_) <= radius * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 @pytest.mark.parametrize("eta", [0.001, 3.0, 30.0])
 def test_every_length_of_step(algo, eta):
     """With short steps the margin of 1 decides k*, with long ones the scores do."""
@@ -85,7 +85,7 @@ def test_ties_go_to_the_point_that_comes_first(algo):
         check_against_reference(X, y, algo=algo, eta=0.25, decay="constant", batch_points=20, seed=seed)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 def test_batches_of_one_kind_take_no_step_but_count(algo):
     X, y = noisy_points(n_rows=101, share=0.15)
     ranker = check_against_reference(X, y, algo=algo, batch_points=4)
@@ -96,7 +96,7 @@ def test_batches_of_one_kind_take_no_step_but_count(algo):
     check_against_reference(X, ~y, algo=algo, batch_points=4)  # now some have no negative
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 @pytest.mark.parametrize("k", [1, 50, 10_000])
 def test_k_beyond_the_positives_is_their_number(algo, k):
     X, y = noisy_points(n_rows=90)
@@ -113,7 +113,7 @@ def test_one_batch_longer_than_the_data():
     check_against_reference(X, y, algo="sgd-avg", batch_points=1000)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 def test_sparse_and_dense_give_the_same_bits(algo):
     X, y = noisy_points()
     X[np.abs(X) < 0.5] = 0
@@ -133,7 +133,7 @@ def test_the_seed_decides_everything():
     assert not np.array_equal(clone(ranker).set_params(seed=2).fit(X, y).coef_, first)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 @pytest.mark.parametrize("kappa", [0.25, 1.0])
 def test_separable_points_are_ranked_without_mistake(algo, kappa):
     X, y, _ = separable_points(gamma=1.0)
@@ -176,7 +176,7 @@ def test_mistake_bound_of_any_points(algo, surrogate, k):
         assert 0 < made <= (length * R * np.sqrt(4 * k) + np.sqrt(total)) ** 2
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", PAPER_RULES)
 def test_a_constant_feature_learns_nothing(algo):
     """The coefficients of a step add up to 0: hence no intercept."""
     X, y = noisy_points()

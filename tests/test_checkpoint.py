@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +72,8 @@ def dataset(seed=3, **sizes):
 )
 def test_stopped_at_every_pause(tmp_path, monkeypatch, algo, train):
     """A run of two blocks that gets no further than one call of the kernels at a time, with 1, 2 and 3 threads."""
+    if algo == "hinge":
+        train = train | {"tau": 0.0}
     data, config = dataset(), settings(algo=algo, **train)
     told = []
     whole = fit(data, config, told.append)
@@ -648,3 +652,25 @@ def test_sizes(text, n_bytes):
 def test_no_sizes(text):
     with pytest.raises(ConfigError, match="memory must be a size such as 4GB or 512MB, but is"):
         parse_bytes(text)
+
+
+def test_a_kill_while_a_checkpoint_is_removed_leaves_none_that_is_damaged(tmp_path, monkeypatch):
+    """Killed after any file: the next start goes on from the other checkpoint, or begins, and clears the rest away."""
+    checkpoints, unlink = Checkpoints(tmp_path / "m"), Path.unlink
+    for n_files in range(1, 12):
+        fit(dataset(), settings(), safety=Safety(checkpoints))
+        assert checkpoints.numbers()
+        left = [n_files]
+
+        def killed(path, *args, left=left, **words):
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            unlink(path, *args, **words)
+
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", killed)
+            checkpoints.clear()
+        checkpoints.last()
+        checkpoints.clear()
+        assert not list(checkpoints.folder.glob("checkpoint-*"))

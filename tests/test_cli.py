@@ -96,7 +96,7 @@ def damaged(text):
 BAD_TRAINING = {
     "k 0": (["--k", "0"], None, "train.k must be 1 or more, but is 0"),
     "k text": (["--k", "five"], None, "train.k must be a whole number, but is 'five'"),
-    "algorithm": (["--algo", "adam"], None, "train.algo must be one of sgd-avg, .* but is 'adam'"),
+    "algorithm": (["--algo", "adam"], None, "train.algo must be one of hinge, .* but is 'adam'"),
     "setting": (["--set", "train.etta=1"], None, "no setting train.etta; did you mean 'eta'"),
     "flag": (["--epoch-count", "3"], None, "unrecognized arguments: --epoch-count 3"),
     "config": (["--config", "nowhere.toml"], None, "nowhere.toml: no such file, nor one of the shipped configs"),

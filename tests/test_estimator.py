@@ -86,7 +86,7 @@ def test_parameters_are_the_settings_and_their_defaults(data):
     given = {name: value for name, value in defaults.items() if value is not None}
     assert given == {"random_state": TrainConfig().seed, "tune": True, "calibrate": True}
 
-    classifier = PrecAtKClassifier().fit(data.rows, data.labels)
+    classifier = PrecAtKClassifier(tune=False).fit(data.rows, data.labels)
     scorer = fit(data, RunConfig())
     np.testing.assert_array_equal(classifier.model_.weights.values, scorer.weights.values)
     np.testing.assert_array_equal(classifier.model_.weights.dense_rows, scorer.weights.dense_rows)
@@ -170,7 +170,7 @@ def test_lists_of_zeros_and_ones():
 def test_passes_of_partial_fit_are_one_fit(kind, settings, data):
     y = kinds_of_y(data.labels)[kind]
     classes = sorted(set().union(*y)) if kind == "text" else None
-    whole = PrecAtKClassifier(epochs=3, tau=0.1, random_state=5, **settings).fit(data.rows, y)
+    whole = PrecAtKClassifier(epochs=3, tune=False, random_state=5, **settings).fit(data.rows, y)
     parts = clone(whole)
     for n_passes in (1, 2, 3):
         parts.partial_fit(data.rows, y, classes=classes if n_passes == 1 else None)
@@ -286,7 +286,7 @@ def test_the_matrix_of_the_caller_stays_as_it_is(form, data):
 
 def test_seeds_threads_and_numpy_numbers(data):
     def fitted(**settings):
-        return weights_of(PrecAtKClassifier(epochs=1, **settings).fit(data.rows, data.labels))
+        return weights_of(PrecAtKClassifier(epochs=1, tune=False, **settings).fit(data.rows, data.labels))
 
     expected = fitted(random_state=3)
     np.testing.assert_array_equal(

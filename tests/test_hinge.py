@@ -1,4 +1,4 @@
-"""The one-label squared hinge beside the rules of the paper: weights equal to the reference, and the same bits."""
+"""The squared hinge of each label by itself: weights equal to the reference, and the same bits."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from xmlpreck.data.survey import survey_of
 from xmlpreck.data.synthetic import make_dataset
 from xmlpreck.kernels import label_shards
 from xmlpreck.kernels.arrays import Proposals, max_pairs, new_batch, new_merged, no_weights
+from xmlpreck.kernels.rules import EVERY, HARDEST, HINGE_STEP
 from xmlpreck.train import PreparedRows, Trainer, fit
 from xmlpreck.train.trainer import pass_settings
 
@@ -24,43 +25,52 @@ def trained(X, labels, config, dtype=np.float64):
     return trainer, [trainer.run_pass(rows) for _ in range(config.epochs)]
 
 
-@pytest.mark.parametrize("algo", ["sgd-avg", "sgd-max"])
 @pytest.mark.parametrize(
     "settings",
     [
-        {"hinge": 1.0},
-        {"hinge": 0.8, "negatives": 3, "k": 2},
-        {"hinge": 0.5, "negatives": 1, "k": 5, "batch_rows": 1, "spread": True},
-        {"hinge": 0.3, "k": 3, "radius": 1.5, "decay": "sqrt"},
-        {"hinge": 1.0, "negatives": 1000, "decay": "constant", "batch_rows": 7},
+        {},
+        {"negatives": 3},
+        {"negatives": 35, "batch_rows": 1},
+        {"negatives": 1, "radius": 1.5, "decay": "sqrt"},
+        {"negatives": 1000, "decay": "constant", "batch_rows": 7},
     ],
 )
-def test_weights_equal_the_reference(algo, settings):
-    config = TrainConfig(algo=algo, epochs=2, seed=3, threads=2, eta=0.2, average_from=1, **settings)
-    X, Y = draw_rows(seed=len(settings))
+def test_weights_equal_the_reference(settings):
+    config = TrainConfig(algo="hinge", epochs=2, seed=3, threads=2, eta=0.2, average_from=1, **settings)
+    X, Y = draw_rows(seed=len(settings), n_labels=90)
+    X = np.abs(X)  # so that more labels than HARDEST have a positive score
     trainer, facts = trained(X, Y, config)
     slow = reference.train(
-        X, Y, rule=algo, k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=config.eta,
-        decay=config.decay, radius=config.radius, spread=config.spread, hinge=config.hinge, n_hard=config.negatives,
+        X, Y, rule="hinge", k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=config.eta,
+        decay=config.decay, radius=config.radius, n_hard=config.negatives,
     )  # fmt: skip
     np.testing.assert_allclose(dense(trainer.weights()), slow.average, rtol=1e-9, atol=1e-12)
     assert [f.updated for f in facts] == slow.updated
-    alone = reference.train(
-        X, Y, rule=algo, k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=config.eta,
-        decay=config.decay, radius=config.radius, spread=config.spread,
-    )  # fmt: skip
-    assert np.abs(alone.average - slow.average).max() > 1e-3
+    n_labelled = Y.any(axis=1).sum()
+    for name in ("surrogate", "mistakes"):
+        found = [getattr(f, name) for f in facts]
+        np.testing.assert_allclose(found, np.array(getattr(slow, name)) / n_labelled, rtol=1e-9)
+    assert all(f.mistakes <= f.surrogate for f in facts)
+
+
+def test_weak_negatives_take_turns():
+    """Labels after the first HARDEST are lowered every eighth turn, eight times as much: once each in eight turns."""
+    s, y = np.linspace(0.9, 0.1, 81), np.arange(81) == 80
+    total = sum(reference.squared_hinge(s, y, 70, turn) for turn in range(EVERY))
+    np.testing.assert_allclose(total[:70], -8 * s[:70])
+    assert not total[70:80].any()
+    assert np.count_nonzero(reference.squared_hinge(s, y, 70, 3)[HARDEST:70]) in (4, 5)
 
 
 @pytest.mark.parametrize("favour", ["top", "tail"])
 def test_weights_of_labels_and_rows(favour):
-    config = TrainConfig(hinge=0.6, negatives=4, favour=favour, epochs=2, eta=0.2, centroid=0.0, average_from=1)
+    config = TrainConfig(algo="hinge", negatives=4, favour=favour, epochs=2, eta=0.2, centroid=0.0, average_from=1)
     X, Y = draw_rows(seed=9)
     relevance = Y * np.random.default_rng(2).choice([0.25, 0.5, 1.0, 3.0], Y.shape)
     trainer, _ = trained(X, relevance, config)
     slow = reference.train(
-        X, Y, rule="sgd-avg", k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.2,
-        label_weights=trainer.label_weights if favour == "tail" else None, relevance=relevance, hinge=0.6, n_hard=4,
+        X, Y, rule="hinge", k=config.k, orders=orders(config, len(X)), batch_rows=config.batch_rows, eta=0.2,
+        label_weights=trainer.label_weights if favour == "tail" else None, relevance=relevance, n_hard=4,
     )  # fmt: skip
     np.testing.assert_allclose(dense(trainer.weights()), slow.average, rtol=1e-9, atol=1e-12)
 
@@ -75,7 +85,7 @@ def test_a_label_at_rest_takes_no_step():
 
 def test_same_bits_for_any_number_of_threads():
     X, Y = draw_rows(seed=5)
-    runs = [trained(X, Y, TrainConfig(hinge=0.8, epochs=3, threads=n), np.float32)[0].weights() for n in (1, 2, 3)]
+    runs = [trained(X, Y, TrainConfig(algo="hinge", epochs=3, threads=n), np.float32)[0].weights() for n in (1, 2, 3)]
     for other in runs[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(runs[0], other, strict=True))
 
@@ -84,7 +94,7 @@ def test_shards_of_the_labels_choose_the_same_steps():
     """Proposals of two shards, merged, give the pairs of one machine: the hinge needs more negatives than k."""
     rng = np.random.default_rng(0)
     n_rows, n_labels, k = 6, 40, 2
-    config = TrainConfig(hinge=0.7, negatives=5, k=k, eta=0.5, decay="constant")
+    config = TrainConfig(algo="hinge", negatives=5, k=k, eta=0.5, decay="constant")
     settings = pass_settings(config, 1, n_labels, np.zeros(0, np.float32))
     scores = rng.normal(size=(n_rows, n_labels)).astype(np.float32)
     Y = rng.random((n_rows, n_labels)) < 0.1
@@ -95,11 +105,11 @@ def test_shards_of_the_labels_choose_the_same_steps():
     label_shards.choose_rows(merged, settings, 0.0, batch)
     for row in range(n_rows):
         s, y = scores[row].astype(float), Y[row]
-        expected = 0.3 * reference.sgd_avg(s, y, k) + 0.7 * reference.squared_hinge(s, y, 5)
+        expected = reference.squared_hinge(s, y, 5)
         found = np.zeros(n_labels)
         n = batch.n_pairs[row]
         np.add.at(found, batch.pair_labels[row, :n], batch.pair_steps[row, :n])
-        np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, 0.5 * HINGE_STEP * expected, rtol=1e-5, atol=1e-6)
 
 
 def propose(scores, Y, labels, n_best):
@@ -129,14 +139,14 @@ def test_it_learns_noisy_labels_better_than_the_rule_alone():
     kept.eliminate_zeros()
     noisy = rows._replace(labels=kept)
     scores = {
-        hinge: fit(noisy, RunConfig(train=TrainConfig(hinge=hinge, eta=0.1 if hinge else 1.0, threads=1))).score(truth)[
-            "P@5"
-        ]
-        for hinge in (0.0, 1.0)
+        algo: fit(noisy, RunConfig(train=TrainConfig(algo=algo, eta=eta, threads=1))).score(truth)["P@5"]
+        for algo, eta in (("sgd-avg", 1.0), ("hinge", 0.3))
     }
-    assert scores[1.0] > scores[0.0] + 1
+    assert scores["hinge"] > scores["sgd-avg"] + 1
 
 
-def test_a_perceptron_has_no_hinge():
-    with pytest.raises(ConfigError, match=r"train.hinge must be 0 for a perceptron"):
-        TrainConfig(algo="perceptron-avg", hinge=0.5)
+@pytest.mark.parametrize("settings", [{"tau": 0.1}, {"spread": True}])
+def test_settings_of_the_other_rules_are_refused(settings):
+    with pytest.raises(ConfigError, match=r"for train.algo = hinge"):
+        TrainConfig(algo="hinge", **settings)
+    TrainConfig(**settings)

@@ -17,7 +17,7 @@ from xmlpreck.kernels.threads import SLEEPERS, new_bell, ring, run_team, wait_un
 from xmlpreck.model import Model, all_sparse, kernel_rows, lay_out, layout
 from xmlpreck.train.trainer import pass_settings
 
-ALL_RULES = sorted(RULES)
+ALL_RULES = sorted(reference.RULES)
 
 
 def kernel_step(scores, relevance, k, rule):
@@ -150,7 +150,7 @@ def perturbed(config, pass_number, row, n_labels):
 
 @pytest.mark.parametrize(("seed", "pass_number", "row"), [(0, 1, 0), (7, 2, 3), (7, 2, 4), (2**64 - 1, 9, 10**9)])
 def test_noise_is_the_documented_formula(seed, pass_number, row):
-    config = TrainConfig(seed=seed, tau=0.7)
+    config = TrainConfig(algo="sgd-avg", seed=seed, tau=0.7)
     expected = reference.gumbel_noise(seed, 0.7, pass_number, row, 500)
     np.testing.assert_array_equal(perturbed(config, pass_number, row, 500), expected)
 

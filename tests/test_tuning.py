@@ -149,7 +149,8 @@ def rows():
 
 
 def settings(fixed=(), **train):
-    return RunConfig(train=TrainConfig(**{"threads": 1} | train), fixed=frozenset(fixed))
+    start = {"algo": "sgd-avg", "eta": 1.0, "epochs": 3, "threads": 1}
+    return RunConfig(train=TrainConfig(**start | train), fixed=frozenset(fixed))
 
 
 def test_same_choice_for_threads_and_shards(rows, tmp_path):
@@ -525,7 +526,7 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *words, code=0):
-        assert main(["train", "--data", "demo", "--threads", "1", "--out", name, *words]) == code
+        assert main(["train", "--data", "demo", "--algo", "sgd-avg", "--threads", "1", "--out", name, *words]) == code
         return None if code else json.loads(Path(name, "model.json").read_text())
 
     return run
@@ -621,9 +622,9 @@ def test_plan_knows_the_words_of_train(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = []
     for words in ([], ["--tune"], ["--no-tune"]):
-        assert main(["plan", "--data", "demo", "--threads", "1", "--json", *words]) == 0
+        assert main(["plan", "--data", "demo", "--algo", "sgd-avg", "--threads", "1", "--json", *words]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert [one["tuning"] is None for one in found] == [False, False, True]
     assert found[0]["tuning"] == found[1]["tuning"]
-    assert main(["plan", "--data", "demo", "--threads", "1"]) == 0
+    assert main(["plan", "--data", "demo", "--algo", "sgd-avg", "--threads", "1"]) == 0
     assert "tuning 9 trials on at most " in capsys.readouterr().out

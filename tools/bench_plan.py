@@ -1,6 +1,6 @@
 """What a run was said to need against what it took: peak memory, checkpoint and model on disk, seconds a pass.
 
-    python tools/bench_plan.py DATA [DATA ...] [--epochs 2] [--words '--tau 0.1'] [--out docs/bench_plan.json]
+    python tools/bench_plan.py DATA [DATA ...] [--epochs 2] [--words '--eta 0.1'] [--out docs/bench_plan.json]
 
 Every run is a process of its own, `xmlpreck train`, and its peak is what the system has counted for it (wait4).
 """
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", nargs="+")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--words", default="", help="more words for plan and train, e.g. '--tau 0.1'")
+    parser.add_argument("--words", default="", help="more words for plan and train, e.g. '--eta 0.1'")
     parser.add_argument("--out")
     args = parser.parse_args()
     rows = []

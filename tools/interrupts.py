@@ -108,7 +108,8 @@ def main() -> int:
     results: list[tuple[str, str, float]] = []
 
     def settings() -> RunConfig:
-        return RunConfig(train=TrainConfig(threads=rng.choice((1, 2, 2, 4)), epochs=50, tau=rng.choice((0.0, 0.1))))
+        algo = rng.choice(("hinge", "sgd-avg"))
+        return RunConfig(train=TrainConfig(algo=algo, threads=rng.choice((1, 2, 2, 4)), epochs=50))
 
     # All kernels are loaded first. (Python itself loses an interrupt that falls into a __del__, of which numba's
     # compiler has many; a second Ctrl-C is heard.)

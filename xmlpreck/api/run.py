@@ -36,7 +36,8 @@ class Listener:
         """Hear the settings of the run; `evidence` is None where they were not tuned now."""
         if evidence is not None:
             chosen = ", ".join(f"{name} {setting_text(value)}" for name, value in evidence["chosen"].items())
-            self.note(f"tuned on {evidence['heldout_rows']:,} held-out rows: {chosen}")
+            by = f"on {evidence['heldout_rows']:,} held-out rows" if evidence["rungs"] else "by facts of the rows"
+            self.note(f"tuned {by}: {chosen}")
 
     def passed(self, facts: PassFacts) -> None:
         """Hear the facts of a pass."""

@@ -12,7 +12,7 @@ from xmlpreck import train
 from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
 from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
-from xmlpreck.config import InputError, RunConfig
+from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.data import catalog, corpus
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
@@ -56,6 +56,7 @@ def fit(
     tune: bool = True,
     config: str | Path | RunConfig | None = None,
     algo: str | None = None,
+    effort: str | None = None,
     favour: str | None = None,
     k: int | None = None,
     epochs: int | None = None,
@@ -79,10 +80,11 @@ def fit(
     out : path, optional
         Model directory to write. Checkpoints are kept beside it while the run lasts.
     tune : bool
-        Choose the settings that are not given by short trials on held-out rows. All rows are trained on then.
+        Choose the settings that are not given: by the labels of a row where these are five or more, else by short
+        trials on held-out rows. All rows are trained on then.
     config : path, name or RunConfig, optional
         A TOML file, the name of one in configs/, or settings.
-    algo, favour, k, epochs, eta, tau, heldout, threads, seed
+    algo, effort, favour, k, epochs, eta, tau, heldout, threads, seed
         Single settings; None = tuned, or the default. `xmlpreck train --help` describes them.
     settings : mapping, optional
         Any other setting by its name, e.g. ``{"rows.bias": 0.1, "text.ngrams": 2}``.
@@ -99,7 +101,7 @@ def fit(
     -------
     Model
     """
-    given = {"algo": algo, "favour": favour, "k": k, "epochs": epochs, "eta": eta, "tau": tau}
+    given = {"algo": algo, "effort": effort, "favour": favour, "k": k, "epochs": epochs, "eta": eta, "tau": tau}
     given |= {"heldout": heldout, "threads": threads, "seed": seed}
     chosen, _ = read_settings(data, config, named_values(given, settings))
     return run_training(data, chosen, out, tune, limits, engine, progress, listener).model
@@ -141,12 +143,19 @@ def run_training(
     return run
 
 
+def tell_untuned(settings: RunConfig, listener: Listener) -> None:
+    """Tell the settings of a run that is not tuned; refuse an effort, which only tuning looks at."""
+    if settings.train.effort != TrainConfig.effort:
+        raise InputError(f"train.effort {settings.train.effort} is for runs that are tuned: leave out --no-tune")
+    listener.tuned(settings, None)
+
+
 def fit_here(
     rows: RowSource, settings: RunConfig, tune: bool, safety: Safety, progress: bool, listener: Listener
 ) -> Model:
     if tune:
         return train.fit_tuned(rows, settings, listener.passed, progress, safety, listener.planned, listener.tuned)
-    listener.tuned(settings, None)
+    tell_untuned(settings, listener)
     return train.fit(rows, settings, listener.passed, progress, safety, listener.planned)
 
 
@@ -166,7 +175,7 @@ def _fit_on_ray(
     if tune:
         settings, evidence = train.settle(rows, settings, safety, progress, listener.tuned)
     else:
-        listener.tuned(settings, None)
+        tell_untuned(settings, listener)
     safety.phase("training")
     place = shared_rows(location, rows)
     return training.fit(

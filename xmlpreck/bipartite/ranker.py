@@ -18,7 +18,7 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from xmlpreck.bipartite.surrogates import kappa_to_k, prec_at_k
-from xmlpreck.config import ALGORITHMS, STEP_DECAYS, InputError, require
+from xmlpreck.config import PAPER_RULES, STEP_DECAYS, InputError, require
 from xmlpreck.data.matrix import check_structure
 from xmlpreck.kernels.arrays import Work, new_work
 from xmlpreck.kernels.points import train_points
@@ -64,7 +64,7 @@ def _is_number(value: object) -> bool:
 
 # Check and description of each setting, for all rankers that have it.
 SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "algo": (lambda value: value in ALGORITHMS, "one of " + ", ".join(ALGORITHMS)),
+    "algo": (lambda value: value in PAPER_RULES, "one of " + ", ".join(PAPER_RULES)),
     "kappa": (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
     "k": (lambda value: value is None or _is_whole(value, 1), "None or a whole number, 1 or more"),
     "batch_points": (lambda value: _is_whole(value, 1), "a whole number, 1 or more"),

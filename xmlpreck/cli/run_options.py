@@ -43,8 +43,8 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tune",
         action=argparse.BooleanOptionalAction,
-        help="first choose the settings that are not given by trials on held-out rows (default: --tune; --no-tune is "
-        "faster and takes the defaults)",
+        help="choose the settings that are not given: by the number of labels of a row where that is five or more, "
+        "else by trials on held-out rows (default: --tune; --no-tune takes the defaults)",
     )
 
 
@@ -95,8 +95,8 @@ def make_listener(stream: TextIO, source: str = "") -> Any:
 
         def tuned(self, settings: config.RunConfig, evidence: dict[str, Any] | None) -> None:
             if evidence is not None:
-                seconds = time.perf_counter() - self.started
-                self.print(f"{tables.tuning_text(evidence)}\ntuned in {seconds:.1f} s")
+                seconds = f"\ntuned in {time.perf_counter() - self.started:.1f} s" if evidence["rungs"] else ""
+                self.print(tables.tuning_text(evidence) + seconds)
             self.print(settings_text(settings))
 
         def passed(self, facts: "PassFacts") -> None:
@@ -115,10 +115,11 @@ def make_listener(stream: TextIO, source: str = "") -> Any:
 def settings_text(settings: config.RunConfig) -> str:
     """Describe the settings of a run in one line."""
     train = settings.train
-    step = f", eta {train.eta:g} {train.decay}" if train.algo.startswith("sgd") else ""
+    step = f", eta {train.eta:g} {train.decay}" if train.has_eta else ""
     why = "" if train.threads else cores().why  # fewer threads than the machine has cores
     threads = f"{train.n_threads} threads{f': {why}' if why else ''}"
-    return f"{train.algo}, k {train.k}{step}, tau {train.tau:g}, {train.epochs} passes, {threads}"
+    rule = train.algo if train.algo == "hinge" else f"{train.algo}, k {train.k}, tau {train.tau:g}"
+    return f"{rule}{step}, {train.epochs} passes, {threads}"
 
 
 def plan_text(plan: "Plan") -> str:
@@ -138,7 +139,7 @@ def plan_text(plan: "Plan") -> str:
             f"cut to fit: at most {plan.cut.most_features:,} features a label, "
             f"{plan.cut.n_labels:,} of {plan.n_labels:,} labels lost some",
         )
-    if plan.tuning is not None:
+    if plan.tuning is not None and plan.tuning["trials"]:
         lines.append(
             f"tuning {plan.tuning['trials']} trials on at most {plan.tuning['rows']:,} rows, which cost at most "
             f"{plan.tuning['passes']:.1f} passes; weights and memory are those of the largest settings it may choose"

@@ -20,12 +20,14 @@ from xmlpreck.config.expressions import Endless, check_ends
 from xmlpreck.machine import n_cores
 
 # Settings of training that are named parameters of `fit` and flags of `train`; the others go by `settings` and --set.
-NAMED_SETTINGS = ("algo", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
-ALGORITHMS = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
+NAMED_SETTINGS = ("algo", "effort", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
+PAPER_RULES = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
+ALGORITHMS = ("hinge", *PAPER_RULES)
+EFFORTS = ("quick", "normal", "best")
 FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
 PASS_DECAYS = (*STEP_DECAYS, "linear")
-RETIRED = {("train", "shortlist")}  # settings of older versions that a saved model may still have
+RETIRED = {("train", "shortlist"), ("train", "hinge")}  # settings of older versions that a saved model may still have
 MAX_COUNT = 2**31 - 1
 MAX_K = 1 << 16
 MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
@@ -124,13 +126,25 @@ class RowsConfig:
 class TrainConfig:
     """One training run."""
 
-    algo: str = setting("sgd-avg", "update rule: " + ", ".join(ALGORITHMS))
+    algo: str = setting(
+        "sgd-avg",
+        "update rule: hinge = squared hinge of each label; of the paper " + ", ".join(PAPER_RULES),
+    )
+    effort: str = setting(
+        "normal",
+        "time that tuning may spend: quick = no trials and few passes, normal, best = twice the passes",
+    )
     favour: str = setting("top", "top = P@k; tail = weigh rare labels more: higher PSP@k, often lower P@k")
-    k: int = setting(5, "optimise the k labels at the top; set it to the number that you will predict", 1, MAX_K)
+    k: int = setting(
+        5,
+        "optimise the k labels at the top (all rules but hinge); set it to the number that you will predict",
+        1,
+        MAX_K,
+    )
     epochs: int = setting(3, "passes over the training rows", 1, 100_000)
     eta: float = setting(
         1.0,
-        "step size (sgd only: a perceptron's ranking does not depend on it); lower it if weights overflow",
+        "step size (a perceptron's ranking does not depend on it); lower it if weights overflow",
         sys.float_info.min,
         MAX_STEP,
         rule=f"a positive number, at most {MAX_STEP:g}",
@@ -141,7 +155,8 @@ class TrainConfig:
     )
     tau: float = setting(
         0.0,
-        "scale of the Gumbel noise added to training scores; raise it where labels are noisy or incomplete",
+        "scale of the Gumbel noise added to training scores (all rules but hinge); raise it where labels are noisy or "
+        "incomplete",
         0,
         1e30,
     )
@@ -149,14 +164,12 @@ class TrainConfig:
     spread: bool = setting(
         False, "spread the negative update over the top-k negatives, not only as many as the rule chooses (sgd)"
     )
-    hinge: float = setting(
-        0.0,
-        "share of the one-label squared hinge in the step, the rest is the update rule; 0 = the rule alone, as in the "
-        "paper (sgd; with tau 0)",
-        0,
+    negatives: int = setting(
+        300,
+        "best-scored negatives of a row that the hinge may lower: the first 32, one in 8 of the others; less is faster",
         1,
+        MAX_K,
     )
-    negatives: int = setting(32, "hardest negatives of a row that the hinge lowers", 1, MAX_K)
     widen: bool = setting(
         False, "after two passes let the top negative of each row use the row's features; helps rare labels"
     )
@@ -191,10 +204,17 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_settings("train", self)
         require(self.algo in ALGORITHMS, "train.algo", self.algo, "one of " + ", ".join(ALGORITHMS))
+        require(self.effort in EFFORTS, "train.effort", self.effort, "one of " + ", ".join(EFFORTS))
         require(self.favour in FAVOURS, "train.favour", self.favour, "one of " + ", ".join(FAVOURS))
-        is_step = not self.hinge or self.algo.startswith("sgd")
-        require(is_step, "train.hinge", self.hinge, "0 for a perceptron, whose steps have a fixed length")
+        is_alone = self.algo != "hinge"
+        require(is_alone or not self.tau, "train.tau", self.tau, "0 for train.algo = hinge: noise only harms it")
+        require(is_alone or not self.spread, "train.spread", self.spread, "false for train.algo = hinge")
         require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
+
+    @property
+    def has_eta(self) -> bool:
+        """Does the step size mean anything to the rule? A perceptron's steps have length 1."""
+        return not self.algo.startswith("perceptron")
 
     @property
     def n_threads(self) -> int:

@@ -177,6 +177,11 @@ def chosen_text(evidence: dict[str, Any]) -> str:
     )
 
 
+def facts_text(evidence: dict[str, Any]) -> str:
+    """Format the facts that settings were chosen by without trials: labels per row 5.1."""
+    return ", ".join(f"{printable(name.replace('_', ' '))} {value:.1f}" for name, value in evidence["facts"].items())
+
+
 def tuning_text(evidence: dict[str, Any]) -> str:
     """Format the trials of each rung, the winner pass by pass, the cost, and the chosen settings."""
     names, trials = trials_of(evidence)
@@ -188,8 +193,9 @@ def tuning_text(evidence: dict[str, Any]) -> str:
     if values := [facts["value"] for facts in evidence["history"]]:
         marked = (_marked(value, value == max(values)).rstrip() for value in values)
         parts.append(f"the winner, mean after each pass: {', '.join(marked)}")
-    parts.append(
+    cost = (
         f"scored on {evidence['heldout_rows']:,} held-out rows; cost {evidence['spent']:.1f} of at most "
         f"{counted(evidence['budget'], 'pass', 'passes')} over the training rows; * = best"
     )
+    parts.append(facts_text(evidence) if "facts" in evidence else cost)
     return "\n".join([*parts, f"chosen: {chosen_text(evidence)}"])

@@ -85,8 +85,7 @@ class Settings(NamedTuple):
     averaging: bool
     noise_key: np.uint64
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
-    hinge: float = 0.0  # share of the one-label squared hinge in the step; 0 = the rule alone
-    n_hard: int = 0  # best irrelevant labels that the hinge lowers; 0 without it
+    n_hard: int = 0  # best irrelevant labels that the hinge may lower; 0 for the other rules
     n_frozen: int = 0  # labels with an id below this do not change
     first_block: int = 0  # where these labels begin, if they are a shard of all
 
@@ -97,8 +96,8 @@ def n_negatives(settings: Settings) -> int:
 
 
 def max_pairs(settings: Settings, max_labels: int) -> int:
-    """Count the steps of a row at most: of its labels and of irrelevant ones, by the rule and by the hinge."""
-    return settings.k + max_labels + (settings.n_hard + max_labels if settings.hinge else 0)
+    """Count the steps of a row at most: of its labels and of irrelevant ones."""
+    return max_labels + n_negatives(settings)
 
 
 class Work(NamedTuple):
@@ -110,7 +109,7 @@ class Work(NamedTuple):
     counts: np.ndarray  # int64: stamp, number of opened blocks
     pos_labels: np.ndarray  # (max_labels) int32, by descending score
     pos: np.ndarray  # their scores
-    neg_labels: np.ndarray  # (k) int32
+    neg_labels: np.ndarray  # (2 k) int32, twice the room for the best, see topk.take_many
     neg: np.ndarray
 
 
@@ -159,8 +158,8 @@ def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.flo
         counts=np.zeros(2, np.int64),
         pos_labels=np.zeros(max(max_labels, 1), np.int32),
         pos=np.zeros(max(max_labels, 1), dtype),
-        neg_labels=np.zeros(k, np.int32),
-        neg=np.zeros(k, dtype),
+        neg_labels=np.zeros(2 * k, np.int32),
+        neg=np.zeros(2 * k, dtype),
     )
 
 

@@ -58,7 +58,7 @@ def choose_rows(merged, settings, n_batches, batch):
         choose_row(
             merged.pos[row], merged.pos_labels[row], merged.n_pos[row],
             merged.neg[row], merged.neg_labels[row], merged.n_neg[row], merged.pos_labels[row, :0], merged.pos[row, :0],
-            settings, eta, row, row, batch,
+            settings, eta, int(n_batches), row, row, batch,
         )  # fmt: skip
 
 

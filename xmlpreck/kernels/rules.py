@@ -9,14 +9,20 @@ from xmlpreck.kernels.scoring import begin_row, open_all
 from xmlpreck.kernels.search import find
 from xmlpreck.kernels.topk import split_labels
 
-# The choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max).
-PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX = range(4)
+# The choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max); or each label by itself.
+PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX, HINGE = range(5)
 RULES = {
+    "hinge": HINGE,
     "perceptron-avg": PERCEPTRON_AVG,
     "perceptron-max": PERCEPTRON_MAX,
     "sgd-avg": SGD_AVG,
     "sgd-max": SGD_MAX,
 }
+
+# The step of the hinge at eta = 1, in half gradients: with twice as much, batches of 32 rows overshoot.
+HINGE_STEP = 0.3
+# The hinge lowers this many of the best irrelevant labels of a row, and one in EVERY of those that follow.
+HARDEST, EVERY = 32, 8
 
 
 @kernel
@@ -124,58 +130,103 @@ def weigh_pairs(labels, steps, label_weights, relevant, relevance):
 
 
 @kernel
-def _add_hinge(
-    pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, out_labels, out_steps, n_pairs
+def _hinge_pairs(
+    pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, turn, out_labels, out_steps
 ):  # fmt: skip
-    """Mix the one-label squared hinge into the pairs of a rule: h = settings.hinge of it, 1 - h of the rule.
+    """Write minus half the gradient of the one-label squared hinge; returns (pairs, twice the loss).
 
-    It is minus half the gradient of sum_{l relevant} max(0, 1 - s_l)^2 + sum_{l hard} max(0, s_l)^2, where the hard
-    labels are the settings.n_hard best irrelevant ones: relevant labels are drawn to 1, hard ones to 0, the score of a
-    label without any weight. Weights a_l are those of weigh_pairs: a hard label counts their mean over the row.
-    Returns the number of pairs; a label may be in two of them.
+    The loss is sum_{l relevant} a_l max(0, 1 - s_l)^2 + a sum_{l hard} max(0, s_l)^2: relevant labels are drawn to 1,
+    hard ones to 0, the score of a label without any weight. a_l is the weight of _pair_weight, a its mean over the row.
+    The hard labels are the settings.n_hard best irrelevant ones. Of those after the first HARDEST, every EVERY-th is
+    lowered, EVERY times as much; which ones goes by turns. They are weak and many: together they matter (docs/tuning.md
+    has what it brings), and a part of them costs a part of the time.
+    Twice the loss is at least the number of mistakes in the first k <= HARDEST: each has a relevant label at s and an
+    irrelevant one at t >= s, where (1 - s)^2 + t^2 >= 1/2.
     """
-    h = settings.hinge
     is_weighted = len(settings.label_weights) > 0 or len(relevance) > 0
+    n_pairs = 0
     total = 0.0
-    for i in range(n_pairs):
-        out_steps[i] *= 1 - h
-    if h == 1:
-        n_pairs = 0
+    loss = 0.0
     for i in range(n_pos):
         weight = 1.0
         if is_weighted:
             weight = _pair_weight(pos_labels[i], settings.label_weights, relevant, relevance)
-            total += weight
+        total += weight
         if pos[i] < 1:
             out_labels[n_pairs] = pos_labels[i]
-            out_steps[n_pairs] = h * (1 - pos[i]) * weight
+            out_steps[n_pairs] = (1 - pos[i]) * weight
+            loss += (1 - pos[i]) ** 2 * weight
             n_pairs += 1
-    weight = total / n_pos if is_weighted else 1.0
+    mean_weight = total / n_pos
     for i in range(min(n_neg, settings.n_hard)):
         if neg[i] <= 0:
             break
+        times = 1
+        if i >= HARDEST:
+            if (i + turn) % EVERY != 0:
+                continue
+            times = EVERY
         out_labels[n_pairs] = neg_labels[i]
-        out_steps[n_pairs] = -h * neg[i] * weight
+        out_steps[n_pairs] = -times * neg[i] * mean_weight
+        loss += times * neg[i] ** 2 * mean_weight
         n_pairs += 1
-    return n_pairs
+    return n_pairs, 2 * loss
 
 
 @kernel
-def choose_row(pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, eta, slot, index, batch):
-    """Write the step of one row, with eta and the labels' weights, into slot; `index` is the row's within the call."""
+def _sift(labels, steps, i, n):
+    """Move element i of a heap down to where no child has a larger label than its parent."""
+    label, step = labels[i], steps[i]
+    while 2 * i + 1 < n:
+        child = 2 * i + 1
+        if child + 1 < n and labels[child] < labels[child + 1]:
+            child += 1
+        if label >= labels[child]:
+            break
+        labels[i], steps[i] = labels[child], steps[child]
+        i = child
+    labels[i], steps[i] = label, step
+
+
+@kernel
+def _sort_pairs(labels, steps, n):
+    """Sort the first n by ascending label (heapsort in place)."""
+    for i in range(n // 2 - 1, -1, -1):
+        _sift(labels, steps, i, n)
+    for last in range(n - 1, 0, -1):
+        labels[0], labels[last] = labels[last], labels[0]
+        steps[0], steps[last] = steps[last], steps[0]
+        _sift(labels, steps, 0, last)
+
+
+@kernel
+def choose_row(
+    pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, eta, n_batches, slot, index, batch
+):  # fmt: skip
+    """Write the step of one row, with eta and the labels' weights, into slot, by ascending label.
+
+    The step of the hinge is HINGE_STEP * eta long. n_batches: batches before this one; `index` is the row's within the
+    call.
+    """
     pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
-    n_pairs, surrogate, mistakes = _choose_pairs(
-        pos, pos_labels, n_pos, neg, neg_labels, n_neg, settings.k, settings.rule, settings.n_lowered,
-        pair_labels, pair_steps,
-    )  # fmt: skip
-    if len(settings.label_weights) > 0 or len(relevance) > 0:
-        weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights, relevant, relevance)
-    if settings.hinge > 0 and n_pos > 0:
-        n_pairs = _add_hinge(
-            pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings,
-            pair_labels, pair_steps, n_pairs,
+    n_pairs, surrogate, mistakes = 0, 0.0, 0
+    if settings.rule == HINGE:
+        if n_pos > 0:
+            n_pairs, surrogate = _hinge_pairs(
+                pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, n_batches + slot,
+                pair_labels, pair_steps,
+            )  # fmt: skip
+            k = min(settings.k, n_pos)
+            mistakes = k - _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k)
+    else:
+        n_pairs, surrogate, mistakes = _choose_pairs(
+            pos, pos_labels, n_pos, neg, neg_labels, n_neg, settings.k, settings.rule, settings.n_lowered,
+            pair_labels, pair_steps,
         )  # fmt: skip
-    pair_steps[:n_pairs] *= eta
+        if len(settings.label_weights) > 0 or len(relevance) > 0:
+            weigh_pairs(pair_labels[:n_pairs], pair_steps[:n_pairs], settings.label_weights, relevant, relevance)
+    pair_steps[:n_pairs] *= eta * HINGE_STEP if settings.rule == HINGE else eta
+    _sort_pairs(pair_labels, pair_steps, n_pairs)
     batch.n_pairs[slot] = n_pairs
     batch.surrogates[index] = surrogate
     batch.mistakes[index] = mistakes

@@ -25,7 +25,7 @@ from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import choose_row
 from xmlpreck.kernels.scoring import begin_row, open_at, perturb, score_row
-from xmlpreck.kernels.search import find
+from xmlpreck.kernels.search import lower_bound_near
 from xmlpreck.kernels.threads import fetch, fetch_add, ring, wait_until
 from xmlpreck.kernels.topk import split_labels
 
@@ -37,7 +37,8 @@ MIN_SCALE = 1e-3
 def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps, n_frozen):
     """weights[f, l] += step_l * x_f within the support, for one part of the features; sums for the lazy average.
 
-    A part is a range of groups of features, group = f % FEATURE_GROUPS. Labels with an id below n_frozen do not change.
+    A part is a range of groups of features, group = f % FEATURE_GROUPS. Labels ascend; those with an id below n_frozen
+    do not change.
     """
     first_group, last_group = part * FEATURE_GROUPS // n_parts, (part + 1) * FEATURE_GROUPS // n_parts
     weights, scored_rows = learner.weights, learner.scored.dense_rows
@@ -48,6 +49,7 @@ def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps
             continue
         d = weights.dense_of[f]
         grown = 0.0
+        p, stop = weights.offsets[f], weights.offsets[f + 1]
         for j in range(len(labels)):  # no slices: they contend on atomic reference counts
             label, step = labels[j], steps[j] * values[i]
             if label < n_frozen:
@@ -60,8 +62,10 @@ def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps
                     if elapsed != 0:  # before averaging begins, a third of the memory is not touched
                         learner.dense_sums[d, label] += elapsed * step
             else:
-                p = find(weights.labels, weights.offsets[f], weights.offsets[f + 1], label)
-                if p >= 0:
+                p = lower_bound_near(weights.labels, p, stop, label)
+                if p == stop:
+                    break
+                if weights.labels[p] == label:
                     grown += (2 * weights.values[p] + step) * step
                     weights.values[p] += step
                     learner.sums[p] += elapsed * step
@@ -136,7 +140,8 @@ def _choose_batch(start, size, at, rows, order, learner, settings, noise, work, 
     n_labels = learner.scored.dense_rows.shape[1]
     # If the batch has ended meanwhile these are of another, but then there is no row to take.
     scale = learner.clock[SCALE]
-    eta = settings.eta / (learner.clock[STEPS] + 1) ** settings.decay / scale
+    n_batches = int(learner.clock[STEPS])
+    eta = settings.eta / (n_batches + 1) ** settings.decay / scale
     while True:
         slot = fetch_add(batch.counters, at + ROWS_TAKEN, 1)
         if slot >= size:
@@ -152,7 +157,7 @@ def _choose_batch(start, size, at, rows, order, learner, settings, noise, work, 
             hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
         choose_row(
             work.pos, work.pos_labels, len(relevant), work.neg, work.neg_labels, n_neg, relevant,
-            _relevance_of(row, rows), settings, eta, slot, start + slot, batch,
+            _relevance_of(row, rows), settings, eta, n_batches, slot, start + slot, batch,
         )  # fmt: skip
         if fetch_add(batch.counters, at + ROWS_DONE, 1) == size - 1:
             ring(batch.bell)

@@ -64,6 +64,7 @@ _TUNING = {
     "fixed": _Each(_is_setting),
     "chosen": _Each(_is_setting),
     "rungs": [{"rows": _is_count, "passes": _is_number, "trials": [_TRIAL]}],
+    "facts": _Maybe(_Each(_is_number)),
     "history": [{"passes": _is_number, "scores": _SCORES, "value": _is_number}],
 }
 _INFO = {

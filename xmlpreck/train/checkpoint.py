@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from xmlpreck.config import ConfigError, InputError, from_dict
+from xmlpreck.config import PAPER_RULES, ConfigError, InputError, from_dict
 from xmlpreck.files import write_errors
 from xmlpreck.files.atomic import atomic_folder, remove_leftovers, take_lock
 from xmlpreck.files.contents import file_sha256, load_array, read_json
@@ -86,8 +86,8 @@ class Checkpoints:
         return "another"
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the checkpoints, the last one first."""
-        return [number for number in self._taken() if _own_files(self._path(number))]
+        """Return the numbers of the checkpoints, the last one first; without those that a kill left half removed."""
+        return [number for number in self._taken() if (self._path(number) / HASHES).exists()]
 
     def _taken(self) -> list[int]:
         """Return the numbers in use, also by files that are not ours."""
@@ -134,6 +134,7 @@ class Checkpoints:
         """Delete a checkpoint, but no file that is not ours."""
         folder = self._path(number)
         with suppress(OSError):
+            (folder / HASHES).unlink(missing_ok=True)  # first: without it, it is no checkpoint any more
             for path in _own_files(folder):
                 path.unlink()
             folder.rmdir()
@@ -185,7 +186,8 @@ def check_about(about: Any) -> None:
     check_tuning(about.get("tuning"))
     if about.get("tuning") is not None:
         try:
-            from_dict({"train": about["tuning"]["chosen"]}, ABOUT)
+            # A rule of the paper may have what any rule may: the run's own is in its identity, which the run checks.
+            from_dict({"train": {"algo": PAPER_RULES[0]} | about["tuning"]["chosen"]}, ABOUT)
         except ConfigError as error:
             raise ValueError(str(error)) from None
 

@@ -154,7 +154,7 @@ class Trainer:
         `relevance_sums` are the sums of r. A rare label thus does not have to wait for its rows.
         A perceptron starts at 0: its steps are of length 1, whatever the length of the rows.
         """
-        if not self.config.centroid or not self.config.algo.startswith("sgd"):
+        if not self.config.centroid or not self.config.has_eta:
             return
         shares = (self.config.centroid / (relevance_sums + 1)).astype(self.learner.sums.dtype)
         n_threads = self.config.n_threads
@@ -325,7 +325,7 @@ def time_pass(support: Weights, rows: PreparedRows, config: TrainConfig) -> floa
     trainer = Trainer(support, config)
     _, block = next(rows.blocks([0]))
     some = np.arange(min(len(block.offsets) - 1, TIMED_ROWS))
-    trainer.cursor = Cursor(1)
+    trainer.cursor, trainer.since = Cursor(1), time.perf_counter()
     trainer.train_block(block, some, trainer.pass_settings())
     return trainer.cursor.seconds * rows.n_rows / max(len(some), 1)
 
@@ -355,21 +355,19 @@ def pass_share(decay: str, number: int, n_passes: int) -> float:
 
 def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights: np.ndarray) -> Settings:
     """The settings of the kernels for pass `number` of a model with n_labels labels."""
-    is_sgd = config.algo.startswith("sgd")
     k = min(config.k, n_labels)  # no row has more, and buffers are as large
     return Settings(
         rule=RULES[config.algo],
         k=k,
-        n_lowered=k if config.spread and is_sgd else 0,
-        eta=config.eta * pass_share(config.decay, number, config.epochs) if is_sgd else 1.0,
-        decay=STEP_DECAYS.get(config.decay, 0.0) if is_sgd else 0.0,
+        n_lowered=k if config.spread and config.has_eta else 0,
+        eta=config.eta * pass_share(config.decay, number, config.epochs) if config.has_eta else 1.0,
+        decay=STEP_DECAYS.get(config.decay, 0.0) if config.has_eta else 0.0,
         radius=config.radius,
         perturbed=config.tau > 0,
         averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),
         noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
         label_weights=label_weights,
-        hinge=config.hinge,
-        n_hard=min(config.negatives, n_labels) if config.hinge else 0,
+        n_hard=min(config.negatives, n_labels) if config.algo == "hinge" else 0,
     )
 
 

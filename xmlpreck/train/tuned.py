@@ -7,6 +7,7 @@ from typing import Any
 from xmlpreck.config import RunConfig
 from xmlpreck.data.rows import RowSource, checked, split_heldout
 from xmlpreck.model import Model
+from xmlpreck.train.facts import Facts
 from xmlpreck.train.keeper import identity_of
 from xmlpreck.train.passes import PassFacts
 from xmlpreck.train.plan import Plan
@@ -87,7 +88,7 @@ def settings_of_checkpoint(config: RunConfig, safety: Safety) -> tuple[RunConfig
     return replace(config, train=replace(config.train, **chosen)), evidence
 
 
-def prepare(source: RowSource, config: RunConfig, safety: Safety, record: Record) -> tuple[Room, Tuning | None]:
+def prepare(source: RowSource, config: RunConfig, safety: Safety, record: Record) -> tuple[Room, Tuning | Facts | None]:
     """Make room for the run and see that its trials fit in, before the first of them."""
     rows, _ = split_heldout(source, config.train.heldout, config.train.seed)
     tuning = open_tuning(rows, config)

@@ -1,5 +1,5 @@
-"""Choose settings on held-out rows: tau, k, spread, eta, passes and pruning by trials on samples of rows; the decay of
-eta and the wider support by the number of rows per label.
+"""Choose settings of the paper's rules: tau, k, spread, eta, passes and pruning by trials on samples of rows, scored on
+held-out rows; the decay of eta and the wider support by the number of rows per label. Those of the hinge: facts.py.
 
 Rows are held out of the choice only: the run that follows trains on all of them. Labels without a row are left out.
 """
@@ -18,6 +18,7 @@ from xmlpreck.data.survey import Survey, survey_of
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import Model
+from xmlpreck.train.facts import CHOSEN, Facts, has_many_labels
 from xmlpreck.train.keeper import identity_of
 from xmlpreck.train.plan import default_limit
 from xmlpreck.train.record import Record
@@ -47,6 +48,7 @@ K_FACTORS = (1, 2)
 PRUNES, PRUNING_LOSS = (0.02, 0.05, 0.07), 0.15  # the last one of these that loses no more points of the mean P@k
 BY_RULE = ("decay", "widen")
 TUNED = ("tau", "eta", "k", "epochs", "spread", "prune", *BY_RULE)
+RANKING = {"tau", "spread"}  # the hinge has none of them: who gives one wants a rule of the paper
 SGD_ONLY = ("eta", "spread", "decay")  # a perceptron's ranking does not depend on them
 
 
@@ -57,6 +59,8 @@ def whole_steps(decay: str, n_passes: int) -> float:
 
 def left_to_choose(config: RunConfig) -> set[str]:
     """Names of the settings that nobody gave, and that mean something to the rule of the update."""
+    if config.train.algo == "hinge":
+        return {*CHOSEN} - config.fixed - {"algo"}
     idle = () if config.train.algo.startswith("sgd") else SGD_ONLY
     return {*TUNED} - config.fixed - {*idle}
 
@@ -67,7 +71,7 @@ def reason_not_to_tune(source: RowSource, config: RunConfig) -> str | None:
         return "every setting is given"
     if not source.n_features or not source.n_labels:
         return "there are no features or no labels"
-    if source.n_rows < MIN_ROWS:
+    if source.n_rows < MIN_ROWS and not is_settled(config):
         return f"{source.n_rows:,} rows are fewer than {MIN_ROWS:,}, too few to hold some out"
     return None
 
@@ -218,6 +222,8 @@ class Tuning:
         trial_passes = int(np.clip(budget / 2, TRIAL_PASSES, MAX_TRIAL_PASSES))
         if trial_passes > TRIAL_PASSES:
             passes = max(trial_passes, passes)
+        if self.config.train.effort == "best":
+            passes *= 2
         if "epochs" in self.config.fixed:
             passes = self.config.train.epochs
         return Extent(budget, trial_passes, passes, is_rare)
@@ -348,11 +354,23 @@ def tune(
     return tuning.run(safety, record, progress)
 
 
-def open_tuning(source: RowSource, config: RunConfig) -> Tuning | str:
+def is_settled(config: RunConfig) -> bool:
+    """Is the rule known to be the hinge before any row is seen: is it given, or must there be no trials?"""
+    is_free = not config.fixed & {"algo", *RANKING}
+    return config.train.algo == "hinge" or (config.train.effort == "quick" and is_free)
+
+
+def open_tuning(source: RowSource, config: RunConfig) -> Tuning | Facts | str:
     """A choice that is to be made, or why there is none."""
     reason = reason_not_to_tune(source, config)
+    if reason is None and is_settled(config):
+        return Facts(config)
+    if reason is None and config.train.effort == "quick":
+        reason = "there are no trials with train.effort quick"
     if reason is None:
         tuning = Tuning(source, config)
+        if not config.fixed & {"algo", *RANKING} and has_many_labels(tuning.heldout):
+            return Facts(config)
         if tuning.can_judge:
             return tuning
         reason = "no row of those held out has a label"

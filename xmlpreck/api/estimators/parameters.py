@@ -43,6 +43,7 @@ class TrainingParameters(BaseEstimator):
 
     k: int | None = None
     algo: str | None = None
+    effort: str | None = None
     favour: str | None = None
     epochs: int | None = None
     eta: float | None = None
@@ -50,7 +51,6 @@ class TrainingParameters(BaseEstimator):
     tau: float | None = None
     radius: float | None = None
     spread: bool | None = None
-    hinge: float | None = None
     negatives: int | None = None
     widen: bool | None = None
     centroid: float | None = None

@@ -6,7 +6,7 @@ from typing import Any
 from xmlpreck.evaluation.report.drawing import INK, RUN_COLOURS, Picture, draw
 from xmlpreck.evaluation.report.facts import Facts
 from xmlpreck.evaluation.report.sections import bold, details, figure, named, of_run, paragraphs, run_name, table
-from xmlpreck.evaluation.tables import chosen_text, counted, setting_text, trials_of
+from xmlpreck.evaluation.tables import chosen_text, counted, facts_text, setting_text, trials_of
 
 # Opacity of the worst and the best cell: visible, and with a readable number in every run's colour.
 PALEST, DARKEST = 0.05, 0.4
@@ -17,10 +17,12 @@ def section(facts: Facts) -> tuple[str, str]:
     tuned = {index: run.info["tuning"] for index, run in enumerate(facts.runs) if "tuning" in run.info}
     if not tuned:
         return paragraphs("No run was tuned: the settings are those that were given, or the defaults."), ""
-    words = [
-        "Settings were tried on samples of the training rows, and the better ones again on more of them. They were "
-        "scored by the mean of P@1, P@3 and P@5 on training rows that were held out."
-    ]
+    words = []
+    if any(evidence["rungs"] for evidence in tuned.values()):
+        words.append(
+            "Settings were tried on samples of the training rows, and the better ones again on more of them. They were "
+            "scored by the mean of P@1, P@3 and P@5 on training rows that were held out."
+        )
     words += [f"{named(facts.runs[index].name)}: {_outcome(evidence)}" for index, evidence in tuned.items()]
     if others := [named(run.name) for index, run in enumerate(facts.runs) if index not in tuned]:
         words.append(f"Not tuned: {', '.join(others)}.")
@@ -31,6 +33,8 @@ def section(facts: Facts) -> tuple[str, str]:
 
 
 def _outcome(evidence: dict[str, Any]) -> str:
+    if "facts" in evidence:
+        return f"No trials. By the {escape(facts_text(evidence))}, chosen: {escape(chosen_text(evidence))}."
     n_trials = sum(len(rung["trials"]) for rung in evidence["rungs"])
     return (
         f"{counted(n_trials, 'trial', 'trials')}, scored on {evidence['heldout_rows']:,} held-out rows, cost "

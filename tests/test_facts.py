@@ -1,0 +1,127 @@
+"""Settings of the hinge that follow from the labels of a row: the rule, what is given, and what is said."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+import xmlpreck
+from xmlpreck.cli import main
+from xmlpreck.config import EFFORTS, InputError, RunConfig, TrainConfig
+from xmlpreck.data.formats import Dataset
+from xmlpreck.data.shards import write_shards
+from xmlpreck.data.synthetic import make_dataset
+from xmlpreck.train import Safety, fit, fit_tuned, plan, tune, tuning
+from xmlpreck.train.facts import CHOSEN
+from xmlpreck.train.facts import EFFORTS as MEANINGS
+
+
+def rows_with(labels_per_row, n_rows=40, n_labels=60, n_empty=0):
+    """Rows of one feature, each with so many labels, and rows without any."""
+    Y = np.zeros((n_rows + n_empty, n_labels), np.float32)
+    for row in range(n_rows):
+        Y[row, (row + np.arange(labels_per_row)) % n_labels] = 1
+    return Dataset(csr_array(np.ones((n_rows + n_empty, 1), np.float32)), csr_array(Y))
+
+
+def settings(fixed=(), **train):
+    return RunConfig(train=TrainConfig(**{"threads": 1, "algo": "hinge"} | train), fixed=frozenset({"algo", *fixed}))
+
+
+@pytest.mark.parametrize(("labels_per_row", "eta"), [(1, 1.0), (5, 1.0), (6, 0.88), (8, 0.67), (30, 0.67)])
+def test_rows_with_many_labels_take_small_steps(labels_per_row, eta):
+    for n_empty in (0, 25):  # rows without labels say nothing
+        config, evidence = tune(rows_with(labels_per_row, n_empty=n_empty), settings())
+        assert config.train.eta == evidence["chosen"]["eta"] == eta
+        assert evidence["facts"] == {"labels_per_row": labels_per_row}
+        assert evidence["rungs"] == []
+        assert evidence["spent"] == 0
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_effort_says_how_many_passes(effort):
+    config, _ = tune(rows_with(3), settings(effort=effort))
+    assert (config.train.epochs, config.train.negatives) == MEANINGS[effort]
+    config, evidence = tune(rows_with(3), settings({"epochs"}, effort=effort, epochs=7))
+    assert config.train.epochs == 7
+    assert evidence["fixed"] == {"algo": "hinge", "epochs": 7}
+    assert "epochs" not in evidence["chosen"]
+
+
+def test_efforts_are_those_of_the_settings():
+    assert tuple(MEANINGS) == EFFORTS
+    assert [one.epochs for one in MEANINGS.values()] == sorted({one.epochs for one in MEANINGS.values()})
+    assert MEANINGS["normal"].negatives == TrainConfig().negatives
+
+
+@pytest.mark.parametrize(("labels_per_row", "fixed", "algo"), [
+    (8, {}, "hinge"), (8, {"k": 3}, "hinge"), (8, {"algo": "sgd-max"}, "sgd-max"), (8, {"tau": 0.1}, "sgd-avg"),
+    (3, {}, "sgd-avg"),
+])  # fmt: skip
+def test_rows_with_many_labels_get_the_hinge_unless_told_otherwise(labels_per_row, fixed, algo):
+    rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=labels_per_row, seed=5)
+    config, evidence = tune(rows, RunConfig(train=TrainConfig(threads=1, **fixed), fixed=frozenset(fixed)))
+    assert config.train.algo == algo
+    assert (evidence["rungs"] == []) == (algo == "hinge")
+    assert evidence["chosen"].get("algo", "none") == ("hinge" if algo == "hinge" else "none")
+
+
+def test_quick_has_no_trials():
+    rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=3, seed=5)
+    config, evidence = tune(rows, RunConfig(train=TrainConfig(effort="quick")))
+    assert (config.train.algo, evidence["rungs"]) == ("hinge", [])
+    told = []
+    given = RunConfig(train=TrainConfig(effort="quick", algo="sgd-max"), fixed=frozenset({"algo"}))
+    assert tune(rows, given, Safety(tell=told.append)) is None
+    assert told == ["not tuned: there are no trials with train.effort quick"]
+
+
+def test_best_doubles_the_passes_of_the_rules_of_the_paper(monkeypatch):
+    monkeypatch.setattr(tuning, "FREE_WORK", 0.0)
+    rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=3, seed=5)
+    passes = [tune(rows, RunConfig(train=TrainConfig(effort=effort)))[0].train.epochs for effort in ("normal", "best")]
+    assert passes[1] == 2 * passes[0]
+
+
+def test_nothing_left_to_choose():
+    told = []
+    given = {name: getattr(TrainConfig(algo="hinge"), name) for name in CHOSEN}
+    assert tune(rows_with(3), settings(given, **given), Safety(tell=told.append)) is None
+    assert told == ["not tuned: every setting is given"]
+
+
+def test_a_run_is_the_one_with_the_chosen_settings(tmp_path):
+    """Whatever the rows come in; the plan is of the run."""
+    rows = make_dataset(300, 100, 40, features_per_row=9, labels_per_row=7, seed=5)
+    chunks = (rows.read(start, start + 100) for start in range(0, 300, 100))
+    shards = write_shards(tmp_path / "set", chunks, "parquet", 90, {})
+    told = []
+    made = fit_tuned(rows, settings(), on_plan=told.append)
+    chosen = made.info["tuning"]["chosen"]
+    assert set(chosen) == {*CHOSEN} - {"algo"}
+    for other in (fit(rows, settings(**chosen)), fit_tuned(shards, settings(threads=2))):
+        for ours, theirs in zip(made.weights, other.weights, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert told[0].n_weights == plan(rows, settings(**chosen)).n_weights
+    assert told[0].tuning == {"trials": 0, "rows": 0, "passes": 0.0}
+
+
+def test_an_effort_without_tuning_is_refused():
+    with pytest.raises(InputError, match=r"train.effort quick is for runs that are tuned: leave out --no-tune"):
+        xmlpreck.fit("demo", tune=False, effort="quick")
+
+
+def test_the_command_says_what_it_chose(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--data", "demo", "--effort", "quick", "--threads", "1", "--out", "m"]) == 0
+    out = capsys.readouterr().out
+    assert "labels per row " in out
+    assert "chosen: algo hinge, eta 1, epochs 2, negatives 100, prune 0.01" in out
+    assert "trials" not in out
+    about = json.loads(Path("m", "model.json").read_text())
+    assert len(about["history"]) == 2
+    pytest.importorskip("matplotlib", reason="needs the extra `report`")
+    assert main(["report", "m", "-o", "page.html"]) == 0
+    assert "No trials. By the labels per row " in Path("page.html").read_text(encoding="utf-8")
