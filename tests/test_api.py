@@ -236,8 +236,10 @@ def test_convert(folder, tmp_path, capsys):
 
 def test_data_that_only_a_model_can_read(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"text": "a cat", "labels": ["x"]}\n')
+    found = xmlpreck.load_data(tmp_path / "train.jsonl", label_separator=";")
+    assert (found.path, found.columns.separator) == (str(tmp_path / "train.jsonl"), ";")
     with pytest.raises(InputError, match="is raw text"):
-        xmlpreck.load_data(tmp_path / "train.jsonl")
+        found.open()
 
 
 def test_the_page_of_settings_is_current(monkeypatch):

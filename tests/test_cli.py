@@ -135,7 +135,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(case, folder, capsys, 
     ("words", "message"),
     [
         (["predict", "--model", "nowhere", "--data", "tiny", "--out", "P.npz"], "nowhere: is not a model directory"),
-        (["predict", "--model", "m", "--data", "tiny", "--out", "P.csv"], "P.csv: unknown kind '.csv'"),
+        (["predict", "--model", "m", "--data", "tiny", "--out", "P.xls"], "P.xls: unknown kind '.xls'"),
         (
             ["predict", "--model", "m", "--data", "tiny", "--out", "P.npz", "--topk", "0"],
             "--topk must be a whole number",

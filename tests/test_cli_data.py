@@ -139,7 +139,7 @@ def test_numbers_and_text_are_not_mixed(here, capsys):
     assert main(words) == 2
     assert "docs: is raw text, but the model was trained on numbers" in capsys.readouterr().err
     assert main(["train", "--data", "docs", "--text-column", "title", "--out", "n"]) == 2
-    assert "has no column 'title': there are body, topics" in capsys.readouterr().err
+    assert "has no column 'title': there are 'body', 'topics'" in capsys.readouterr().err
 
 
 def test_catalogue_commands(here, capsys, monkeypatch):

@@ -82,13 +82,13 @@ BEFORE = {
         xmlpreck train --data notes.json --no-tune --out runs/notes
         cp articles.jsonl new_notes.json
         """,
-    "explain.md": "xmlpreck train --data texts --text-column text --labels-column labels",
+    "explain.md": "xmlpreck train --data texts",
     "large.md": """
         python tools/make_synthetic.py --rows 500 --test-rows 100 --features 300 --labels 400 --nnz 8 --out a670k
         """,
     "prediction.md": """
         xmlpreck train --data bibtex --no-tune
-        xmlpreck train --data texts --text-column text --labels-column labels --out runs/news
+        xmlpreck train --data texts --out runs/news
         xmlpreck train --data D --heldout 0.1 --out M
         """,
 }

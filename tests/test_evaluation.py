@@ -278,6 +278,29 @@ def test_the_table_for_people(folder, capsys):
     assert any(line.startswith("tail") for line in lines)
 
 
+def test_tables_for_papers(folder, capsys):
+    """The same figures as Markdown, LaTeX and CSV; names cannot break the table."""
+    words = ["--data", "tiny", "--ks", "1,3"]
+    assert main(["evaluate", "--pred", "matrix.txt", *words, "--table", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert main(["evaluate", "--pred", "matrix.txt", *words, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert {row["metric"]: float(row["value"]) for row in rows if "@" in row["metric"]}["P@3"] == scores["P@3"]
+    (folder / "a_b|c.txt").write_bytes((folder / "matrix.txt").read_bytes())
+    files = ["compare", "matrix.txt", "a_b|c.txt", *words, "--table"]
+    assert main([*files, "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["difference"] for row in rows if row["metric"] == "P@1"] == ["", "0.0"]
+    assert main([*files, "markdown"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("| % | matrix.txt | a_b\\|c.txt |\n|---|---:|---:|\n| P@1 | ")
+    assert "rows that changed" not in out
+    assert main([*files, "latex"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("\\begin{tabular}{lrr}\n\\hline\n\\% & matrix.txt & a\\_b|c.txt \\\\\n\\hline\nP@1 & ")
+    assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") > 1
+
+
 def test_compare_for_people_and_programs(folder, capsys):
     words = ["compare", "matrix.txt", "lists.txt", "matrix.txt", "--data", "tiny", "--ks", "1,3"]
     assert main(words) == 0

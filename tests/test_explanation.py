@@ -291,7 +291,7 @@ def test_texts(folder, capsys):
     ("words", "message"),
     [
         (["--data", "rows", "--row", "3"], "--row 3: rows has 3 rows, count them from 0"),
-        (["--data", "rows", "--row", "-1"], "--row must be a whole number, 0 or more"),
+        (["--data", "rows", "--row", "-1"], "--row -1: rows has 3 rows, count them from 0"),
         (["--data", "rows", "--row", "0", "--label", "Golt"], "no label of this name, the nearest are 'gold'"),
         (["--data", "rows", "--row", "0", "--topk", "0"], "--topk must be a whole number, 1 or more"),
         (["--data", "rows", "--row", "0", "--features", "x"], "--features must be a whole number, 1 or more"),

@@ -31,7 +31,7 @@ def test_a_file_is_told_by_its_content(tmp_path, format, name):
     (tmp_path / name).write_bytes(gzip.compress(CONTENTS[format]) if packed else CONTENTS[format])
     assert formats.recognise(tmp_path / name) == format
     if format in formats.DOCUMENT_FORMATS:
-        assert formats.read_documents(tmp_path / name, "test") == (["a", "b"], [["x"], []])
+        assert formats.read_documents(tmp_path / name, "test")[:2] == (["a", "b"], [["x"], []])
     else:
         assert formats.read_split(tmp_path / name, "test").rows.indices.tolist() == [1, 0]
 
@@ -73,7 +73,6 @@ def test_a_long_file_is_told_by_its_beginning(tmp_path):
         (b"1\n2\n3\n", "'1'"),
         (b"1 2 3 4\n", "'1 2 3 4'"),
         (b"+1 2:3\n", "'+1 2:3'"),
-        (b"PAR1....", "Parquet"),
         (b"\x89HDF\r\n", "HDF5"),
     ],
 )
@@ -130,9 +129,11 @@ def test_places_that_cannot_be_written(tmp_path):
 
 def test_unknown_words(tmp_path):
     write(tmp_path / "train.txt", "0 1 1\n")
-    with refuses("format 'csv' is not known: choose one of repository, pair, libsvm, npz, split, jsonl, fasttext"):
-        formats.read_split(tmp_path, "train", "csv")
-    with refuses("format 'csv' is not known"):
+    with refuses("format 'xls' is not known: choose one of repository, pair, libsvm, npz, split, jsonl, fasttext, csv"):
+        formats.read_split(tmp_path, "train", "xls")
+    with refuses("format 'xls' is not known"):
+        formats.write_split(tmp_path, "train", [ROWS], "xls")
+    with refuses("csv is read, not written: write jsonl or fasttext"):
         formats.write_split(tmp_path, "train", [ROWS], "csv")
     for call in (formats.has_split, formats.read_chunks, formats.document_chunks, formats.sizes):
         with refuses("split 'dev' is not known: choose train or test"):

@@ -381,7 +381,7 @@ def label_sets(data):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["predict", "--out", "P.csv"], "unknown kind '.csv'"),
+        (["predict", "--out", "P.xls"], "unknown kind '.xls'"),
         (["predict", "--out", "-", "--topk", "0"], "--topk must be a whole number, 1 or more"),
         (["predict", "--out", "-", "--topk", "2", "--at-least", "3"], "--at-least 3 is more than --topk 2"),
         (["predict", "--out", "-", "--threshold", "x"], "--threshold must be a number"),

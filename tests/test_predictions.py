@@ -102,9 +102,9 @@ def test_predictions_must_fit_the_data(tmp_path, suffix):
         formats.read_predictions(path)
 
 
-@pytest.mark.parametrize("name", ["p.csv", "p", "p.txt.gz", "p.npy"])
+@pytest.mark.parametrize("name", ["p.xls", "p", "p.txt.gz", "p.npy"])
 def test_unknown_kinds_name_the_known(tmp_path, name):
-    with refuses("predictions are .parquet, .npz, .txt, .jsonl; .npy and .txt.gz are for reading only"):
+    with refuses("predictions are .parquet, .npz, .txt, .jsonl, .csv, .tsv; .npy and .txt.gz are for reading only"):
         formats.write_predictions(tmp_path / name, ONE, 3)
     with refuses("cannot be read" if name in ("p.txt.gz", "p.npy") else "predictions are .parquet, .npz, .txt"):
         formats.read_predictions(tmp_path / name)

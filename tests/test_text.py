@@ -7,16 +7,13 @@ import shutil
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from reference import terms_of
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
 from xmlpreck.cli import main
 from xmlpreck.config import ConfigError, InputError, TextConfig
-from xmlpreck.data.corpus import Columns, Corpus, find_corpus, learn, vectorize
-from xmlpreck.data.formats import Documents
+from xmlpreck.data import formats
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.text import (
     TextVectorizer,
@@ -25,7 +22,6 @@ from xmlpreck.data.text import (
     fit_text,
     grow_text,
     label_matrix,
-    read_parquet_documents,
 )
 from xmlpreck.model import Model
 
@@ -304,68 +300,11 @@ def test_bad_label_names():
         label_matrix([], {}, unknown="keep")
 
 
-LABEL_COLUMNS = {
-    "texts": (pa.array([["a", "b"], [], None], pa.list_(pa.string())), [["a", "b"], [], []]),
-    "large texts": (pa.array([["a"], [], ["c"]], pa.large_list(pa.large_string())), [["a"], [], ["c"]]),
-    "numbers": (pa.array([[3, 1], [], [2]], pa.list_(pa.int32())), [["3", "1"], [], ["2"]]),
-    "one text": (pa.array(["a", "", None]), [["a"], [], []]),
-    "one number": (pa.array([7, None, 0]), [["7"], [], ["0"]]),
-    "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), [["a"], ["b"], ["a"]]),
-}
-
-
-@pytest.mark.parametrize("kind", LABEL_COLUMNS)
-@pytest.mark.parametrize("rows_per_chunk", [1, 2, 100])
-def test_parquet_documents(tmp_path, kind, rows_per_chunk):
-    column, expected = LABEL_COLUMNS[kind]
-    texts = ["été", "", "слово"]
-    pq.write_table(pa.table({"id": [1, 2, 3], "text": texts, "labels": column}), tmp_path / "d.parquet")
-    chunks = list(read_parquet_documents(tmp_path / "d.parquet", "text", "labels", rows_per_chunk))
-    assert all(len(chunk.texts) <= rows_per_chunk for chunk in chunks)
-    assert [text for chunk in chunks for text in chunk.texts] == texts
-    assert [names for chunk in chunks for names in chunk.labels] == expected
-
-
-def test_parquet_without_labels(tmp_path):
-    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "d.parquet")
-    (chunk,) = read_parquet_documents(tmp_path / "d.parquet", "text", None)
-    assert chunk == (["a", "b"], [[], []])
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"body": ["a"], "tags": [["x"]]}, "has no column 'text': there are body, tags"),
-        ({"text": ["a"], "tags": [["x"]]}, "has no column 'labels': there are text, tags"),
-        ({"text": ["a", None], "labels": [["x"], []]}, "column 'text': row 1 is null, not a text"),
-        ({"text": [5], "labels": [["x"]]}, "column 'text': row 0 is 5, not a text"),
-        ({"text": ["a"], "labels": [["x", None]]}, "column 'labels': row 0 has null"),
-        ({"text": ["a"], "labels": [[0.5]]}, "column 'labels': row 0 has 0.5: labels are texts or whole numbers"),
-        ({"text": ["a"], "labels": [{"x": 1}]}, "column 'labels': row 0 has {'x': 1}"),
-    ],
-)
-def test_bad_parquet_columns(tmp_path, table, message):
-    pq.write_table(pa.table(table), tmp_path / "d.parquet")
-    with pytest.raises(InputError) as caught:
-        list(read_parquet_documents(tmp_path / "d.parquet", "text", "labels"))
-    assert message in str(caught.value)
-    assert str(tmp_path / "d.parquet") in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"PAR1 not really PAR1"])
-def test_not_a_parquet_file(tmp_path, content):
-    path = tmp_path / "d.parquet"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=r"d\.parquet: cannot be read as Parquet"):
-        list(read_parquet_documents(path, "text", "labels"))
-
-
 def test_real_texts_against_scikit_learn(shared_data):
     path = shared_data / "eurlex57k" / "dev.parquet"
     if not path.exists():
         pytest.skip("needs ../shared/data/eurlex57k (not shipped)")
-    documents = next(read_parquet_documents(path, "text", "labels", 1000))
+    documents = next(formats.document_chunks(path, "test", rows_per_chunk=1000))
     ours = fit_text([documents.texts], ngrams=2)
     theirs = TfidfVectorizer(sublinear_tf=True, min_df=3, max_df=0.5, **split_alike(TextConfig(ngrams=2)))
     expected = theirs.fit_transform(documents.texts)
@@ -429,12 +368,8 @@ def test_update_makes_features_of_new_words(tmp_path, monkeypatch, capsys):
     assert "--grow-vocabulary needs new texts" in capsys.readouterr().err
 
 
-# What stands in a file and was not read.
-
-
 def lines_file(path, *objects):
     path.write_text("".join(f"{json.dumps(fields)}\n" for fields in objects), encoding="utf-8")
-    return Corpus(path, "train", Columns())
 
 
 def test_training_on_text_says_how_its_seconds_were_spent(tmp_path):
@@ -445,110 +380,3 @@ def test_training_on_text_says_how_its_seconds_were_spent(tmp_path):
     assert vectorizer.feature_names == ["a", "cat", "dog", "the"]
     assert notes[0] == "reading text"
     assert re.fullmatch(r"3 texts read in \d+\.\d s, made into rows of 4 features in \d+\.\d s", notes[1])
-
-
-def test_fields_that_are_not_read_are_named_once(tmp_path, caplog):
-    one = {"id": 1, "title": "a cat", "abstract": "of some age", "labels": ["x"]}
-    documents = lines_file(tmp_path / "d.jsonl", one, {"title": "a dog", "target_ind": [3], "year": 2020})
-    for _ in range(2):
-        (chunk,) = documents.chunks()
-        assert chunk == Documents(["a cat", "a dog"], [["x"], ["3"]])
-    told = "d.jsonl: read: 'title', 'labels', 'target_ind'; not read: 'id', 'abstract', 'year'"
-    assert [record.getMessage().rpartition("/")[2] for record in caplog.records] == [told]
-    caplog.clear()
-    pq.write_table(pa.table({"id": [1], "text": ["a"], "tags": [["x"]], "more": [2.0]}), tmp_path / "d.parquet")
-    list(Corpus(tmp_path / "d.parquet", "train", Columns("text", "tags")).chunks())
-    assert "d.parquet: read: 'text', 'tags'; not read: 'id', 'more'" in caplog.text
-    caplog.clear()
-    list(lines_file(tmp_path / "whole.jsonl", {"text": "a", "labels": ["x"]}, {"text": "b"}).chunks())
-    assert caplog.records == []
-
-
-def test_a_million_fields_are_not_remembered(tmp_path):
-    documents = lines_file(tmp_path / "d.jsonl", *({"text": "", f"f{i}": 1, f"g{i}": 2} for i in range(300)))
-    list(documents.chunks())
-    assert len(documents.fields.unread) == 100
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "columns", "told"),
-    [
-        (
-            "d.jsonl",
-            '{"title": "a cat", "abstract": "b", "subjects": ["x"]}\n' * 5,
-            Columns(),
-            "the fields are 'title', 'abstract', 'subjects'; labels are read from 'labels' or 'target_ind'",
-        ),
-        ("d.ft", "a cat\n" * 5, Columns(), "labels are read from __label__NAME before the text"),
-        (
-            "d.parquet",
-            None,
-            Columns("text"),
-            "'text', 'tags', 'none'; labels are read from the column of --labels-column",
-        ),
-        ("d.parquet", None, Columns("text", "none"), "labels are read from the column of --labels-column, 'none'"),
-    ],
-)
-def test_training_without_any_label_is_refused(tmp_path, caplog, name, content, columns, told):
-    path = tmp_path / name
-    if content is None:
-        table = {"text": ["a cat"] * 5, "tags": [["x"]] * 5, "none": pa.array([None] * 5, pa.string())}
-        pq.write_table(pa.table(table), path)
-    else:
-        path.write_text(content)
-    documents = Corpus(path, "train", columns, "fasttext" if name == "d.ft" else None)
-    with pytest.raises(InputError) as raised:
-        learn(documents, TextConfig(min_df=1, max_df=1.0))
-    assert str(raised.value).startswith(f"{path}: no label found: ")
-    assert told in str(raised.value)
-    # To be explained or predicted, rows need no labels: they are only told.
-    assert vectorize(documents, fit_text([["a cat"]], min_df=1, max_df=1.0), ["x"]).labels.nnz == 0
-    assert told in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("separator", "first", "shown"),
-    [(";", "A; B", "';'"), ("|", "A|B", "'|'"), (",", "a, b", "','"), ("\t", "a\tb", "'\\t'")],
-)
-def test_labels_that_look_like_several_are_told_and_split(tmp_path, caplog, separator, first, shown):
-    values = [first, "C", "", None, f"C{separator}  A{separator}C", "D", f"E{separator}", "F"]
-    pq.write_table(pa.table({"text": ["t"] * 8, "tags": values}), tmp_path / "d.parquet")
-    (chunk,) = Corpus(tmp_path / "d.parquet", "train", Columns("text", "tags")).chunks()
-    assert chunk.labels[0] == [first]
-    share = f"50% of the labelled documents have one label such as {first!r}"
-    assert f"{share}: if these are several, split them by --label-separator {shown}" in caplog.text
-    caplog.clear()
-    (chunk,) = Corpus(tmp_path / "d.parquet", "train", Columns("text", "tags", separator=separator)).chunks()
-    parts = [part.strip() for part in first.split(separator)]
-    assert chunk.labels == [parts, ["C"], [], [], ["C", "A"], ["D"], ["E"], ["F"]]
-    assert caplog.records == []
-
-
-def test_labels_with_a_comma_now_and_then_are_names(tmp_path, caplog):
-    labels = [["Paris, Treaty of"], *([f"x{i}"] for i in range(9)), ["a, b", "c"], ["d, e", "f"]]
-    list(lines_file(tmp_path / "d.jsonl", *({"text": "", "labels": names} for names in labels)).chunks())
-    assert caplog.records == []
-
-
-def test_separators_are_for_text_and_not_empty(tmp_path):
-    with pytest.raises(InputError, match="--label-separator must be one character or more"):
-        Columns(separator="")
-    (tmp_path / "train.txt").write_text("1 2 2\n0 0:1\n")
-    for data in (str(tmp_path / "train.txt"), "demo", "s3://bucket/rows"):
-        with pytest.raises(InputError, match="raw text"):
-            find_corpus(data, "train", Columns(separator=";"))
-
-
-def test_a_label_separator_from_the_command_line(tmp_path, monkeypatch, capsys):
-    """It is remembered with the model, so that a report finds the same labels again."""
-    monkeypatch.chdir(tmp_path)
-    tags = ["cat; dog", "cat", "dog; cow", "cow"] * 10
-    pq.write_table(pa.table({"text": [tag.replace(";", "") for tag in tags], "tags": tags}), "train.parquet")
-    words = ["--data", "train.parquet", "--text-column", "text", "--labels-column", "tags", "--label-separator", ";"]
-    more = ["--set", "text.max_df=1.0", "--no-tune", "--threads", "1", "--out", "m"]
-    assert main(["train", *words, *more]) == 0
-    scorer = Model.load("m")
-    assert scorer.label_names == ["cat", "cow", "dog"]
-    assert scorer.info["data"]["label_separator"] == ";"
-    assert main(["evaluate", "--pred", "m", "--model", "m", *words, "--resamples", "0"]) == 0
-    assert "m: was trained on these rows" in capsys.readouterr().err

@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 from fuzz_damage import damage, restore_checksums
 from fuzz_models import MODELS, checkpoint_target, model_target
 from fuzz_rules import Target, check_csr, files_of, outcome
+from fuzz_tables import TABLES, table_files
 from plain_formats import Files, Refused, plain_libsvm, plain_pair, plain_repository, plain_split
 from scipy.sparse import save_npz
 
@@ -295,7 +296,7 @@ def write_other_npz(folder: Path, dataset: Dataset, kind: str) -> None:
 
 
 def data_files(format: str, rng: np.random.Generator) -> list[Files]:
-    make = random_documents if format in formats.DOCUMENT_FORMATS else random_dataset
+    make = random_documents if format in formats.WRITTEN_DOCUMENTS else random_dataset
     seeds = []
     for number in range(SEEDS):
         compress = number % 4 == 0 and format != "split"
@@ -469,7 +470,9 @@ def make_target(name: str, rng: np.random.Generator) -> Target:
     if name in NUMERIC:
         file, plain = NUMERIC[name]
         return Target(data_files(name, rng), numeric_reader(name, file), plain)
-    if name in formats.DOCUMENT_FORMATS:
+    if name in TABLES:
+        return Target([table_files(name, rng) for _ in range(SEEDS)], document_reader(*TABLES[name]))
+    if name in formats.WRITTEN_DOCUMENTS:
         return Target(data_files(name, rng), document_reader(name, "train.jsonl" if name == "jsonl" else "train.ft"))
     pairs = [{"filter_labels_test.txt": b"".join(b"%d %d\n" % (i % 4, i % 9) for i in range(n))} for n in range(9)]
     weights = [{"inv_prop.txt": b"".join(b"%.6f\n" % value for value in 1 + rng.random(N_LABELS))} for _ in range(9)]
@@ -492,7 +495,8 @@ NUMERIC: dict[str, tuple[str, Callable[[Files], object] | None]] = {
 }
 TARGETS = (
     *NUMERIC,
-    *formats.DOCUMENT_FORMATS,
+    *formats.WRITTEN_DOCUMENTS,
+    *TABLES,
     *(f"predictions.{kind}" for kind in ("parquet", "npz", "dense", "txt", "napkinxc", "omikuji")),
     *("filter", "propensities", "shards.parquet", "shards.hdf5", "text", "archives", "config", "cards"),
     *(f"model.{kind}" for kind in MODELS),

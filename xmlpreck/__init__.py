@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from xmlpreck.api.training import update as update
     from xmlpreck.config import InputError as InputError
     from xmlpreck.data.dataset import Dataset as Dataset
+    from xmlpreck.data.formats.column_choice import Columns as Columns
+    from xmlpreck.data.formats.prediction_tables import TableStyle as TableStyle
     from xmlpreck.data.location import DataLocation as DataLocation
     from xmlpreck.data.location import load_data as load_data
     from xmlpreck.model.model import Model as Model
@@ -48,6 +50,8 @@ _MODULES = {
     "api.training": ("fit", "load_model", "plan", "tune", "update"),
     "config": ("InputError",),
     "data.dataset": ("Dataset",),
+    "data.formats.column_choice": ("Columns",),
+    "data.formats.prediction_tables": ("TableStyle",),
     "data.location": ("DataLocation", "load_data"),
     "model.model": ("Model",),
 }

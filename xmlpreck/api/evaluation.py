@@ -4,7 +4,7 @@ import csv
 import datetime
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from xmlpreck.api.engine import Note, RayEngine, log, refuse_text, shared_rows
 from xmlpreck.api.inputs import AnyModel, as_model, open_location
 from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import catalog, formats
-from xmlpreck.data.corpus import Columns
-from xmlpreck.data.location import Data, DataLocation, locate
+from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.location import Data, DataLocation, locate, remembered_columns
 from xmlpreck.data.rows import RowSource
-from xmlpreck.evaluation import comparison
+from xmlpreck.evaluation import comparison, tables
 from xmlpreck.evaluation.comparison import BLOCK_ROWS, Comparison, LabelCounts, Rankings
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.machine import n_cores
@@ -124,10 +124,8 @@ def count_training(
 ) -> LabelCounts | None:
     """Count the training rows of each label, where these rows are to be had."""
     if options.train is not None:
-        source = catalog.load(options.train, "train", location.data_dir, location.format)
-    elif not Path(location.path).is_file() and (
-        model is not None or catalog.has_split(location.path, "train", location.data_dir)
-    ):
+        source = open_location(replace(location, path=options.train, split="train", table=None), model)
+    elif not location.is_whole and (model is not None or catalog.has_split(location.path, "train", location.data_dir)):
         source = open_location(location.at("train"), model)
     else:
         for flag, given in (("--propensity", options.propensity), ("--bins", tuple(options.bins) != metrics.BIN_EDGES)):
@@ -169,6 +167,10 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return scores, intervals and bins for JSON."""
         return self.scores.to_dict() | {"seen": self.seen}
+
+    def to_table(self, style: str = "text") -> str:
+        """Format scores and bins as text, markdown, latex or csv."""
+        return tables.scores_text(self.scores, style)
 
 
 def evaluate(
@@ -255,6 +257,14 @@ class Comparisons:
             "comparisons": {path: each.to_dict() for path, each in zip(paths[1:], self.against_first, strict=True)},
         }
 
+    def to_table(self, style: str = "text") -> str:
+        """Format scores and differences as text, markdown, latex or csv."""
+        scores = [each.scores for each in self.evaluations]
+        names = self.evaluations[0].truth.rows.label_names
+        return tables.comparison_text(
+            [each.path for each in self.evaluations], scores, self.against_first, names, style
+        )
+
 
 def compare(
     files: Sequence[str | Path],
@@ -272,6 +282,10 @@ def compare(
     rankings = [truth.rankings(str(path)) for path in files]
     blocks = [each.blocks() for each in rankings]
     results, against_first = comparison.compare(truth.rows, blocks, truth.meter, truth.pairs, progress)
+    row_ids = truth.rows.row_ids if isinstance(truth.rows, Dataset) else None
+    if row_ids is not None:
+        named = ([replace(row, id=row_ids[row.row]) for row in each.changed] for each in against_first)
+        against_first = [replace(each, changed=rows) for each, rows in zip(against_first, named, strict=True)]
     found = [_evaluation(each, scores, truth, note) for each, scores in zip(rankings, results, strict=True)]
     return Comparisons(found, against_first)
 
@@ -338,10 +352,11 @@ def data_of(model: Model, name: str, given: DataLocation) -> DataLocation:
     known = model.info.get("data", {})
     if "place" not in known:
         raise InputError(f"{name}: does not say what it was trained on: name the rows by --data")
-    columns = Columns(
-        given.columns.text or known.get("text_column"),
-        given.columns.labels or known.get("labels_column"),
-        given.columns.separator or known.get("label_separator"),
+    remembered, columns = remembered_columns(known), given.columns
+    columns = replace(
+        columns,
+        delimiter=columns.delimiter or remembered.delimiter,
+        encoding=columns.encoding or remembered.encoding,
     )
     found = DataLocation(known["place"], given.split, given.format or known.get("format"), columns, given.data_dir)
     if found.split == "test" and not found.has_split("test"):

@@ -7,7 +7,8 @@ from typing import Any
 from scipy.sparse import csr_array
 
 from xmlpreck.api.inputs import AnyModel, as_model, open_rows
-from xmlpreck.config import InputError, without_secrets
+from xmlpreck.config import InputError, parse_whole, without_secrets
+from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.location import Data, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.model import Model
@@ -40,7 +41,7 @@ class ExplainedRow:
 def explain(
     model: AnyModel,
     data: Data | None = None,
-    row: int | None = None,
+    row: int | str | None = None,
     *,
     text: str | None = None,
     k: int = 5,
@@ -48,7 +49,8 @@ def explain(
 ) -> ExplainedRow:
     """Explain the k first labels of one row, and those of `labels` (names or ids): what each feature adds.
 
-    The row is row number `row` of `data` (a path means its test split), or a `text` for a model of texts.
+    The row is row number `row` of `data` (a path means its test split), or, where rows have ids of their own, the one
+    with the id `row`; or a `text` for a model of texts.
     """
     if (text is None) == (data is None) or (data is None) != (row is None):
         raise InputError("explain needs --data and --row, or --text of a model of texts")
@@ -63,7 +65,10 @@ def explain(
     else:
         assert data is not None  # or there would be a text
         rows = open_rows(location or data, model)
-        one, truth, names = _read_row(rows, row or 0, model, "data" if location is None else location.path)
+        path = "data" if location is None else location.path
+        number = find_row(rows, row or 0, path)
+        row = row if has_ids(rows) else number
+        one, truth, names = _read_row(rows, number, model)
     asked = [names.find_label(str(label), model.n_labels) for label in labels]
     about = {
         "model": name,
@@ -75,10 +80,27 @@ def explain(
     return ExplainedRow(one, truth, names, k, explain_row(model, one, k, asked, truth), about)
 
 
-def _read_row(source: RowSource, row: int, model: Model, path: str) -> tuple[csr_array, list[int] | None, Names]:
-    """Return the row, its labels (None where it has none: they are not known then), and the names of all."""
-    if not 0 <= row < source.n_rows:
+def has_ids(source: RowSource) -> bool:
+    """Tell whether rows have ids of their own."""
+    return isinstance(source, Dataset) and source.row_ids is not None
+
+
+def find_row(source: RowSource, row: int | str, path: str) -> int:
+    """Return the number of a row that is named by its own id or, where rows have none, by its number from 0."""
+    if isinstance(source, Dataset) and (row_ids := source.row_ids) is not None:
+        found = [number for number, row_id in enumerate(row_ids) if str(row_id) == str(row)]
+        if len(found) != 1:
+            first = f"the first is {str(row_ids[0])!r:.60}"
+            raise InputError(f"--row {row}: {path}: {len(found) or 'no'} rows have that id; {first}")
+        return found[0]
+    number = parse_whole(str(row))
+    if number is None or number >= source.n_rows:
         raise InputError(f"--row {row}: {path} has {source.n_rows:,} rows, count them from 0")
+    return number
+
+
+def _read_row(source: RowSource, row: int, model: Model) -> tuple[csr_array, list[int] | None, Names]:
+    """Return the row, its labels (None where it has none: they are not known then), and the names of all."""
     one = source.read(row, row + 1)
     # Rows may have labels that training did not see, and rows to predict may have none.
     label_names = source.label_names if source.n_labels >= model.n_labels else None

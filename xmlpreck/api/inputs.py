@@ -25,4 +25,6 @@ def open_rows(data: Data, model: Model | None = None) -> RowSource:
 
 def open_location(location: DataLocation, model: Model | None = None) -> RowSource:
     """Open the rows of a location; raw text goes through the vectorizer of the model."""
-    return location.open() if model is None else location.open(model.vectorizer, model.label_names)
+    if model is None:
+        return location.open()
+    return location.of_model(model.info).open(model.vectorizer, model.label_names)

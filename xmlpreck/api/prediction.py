@@ -12,7 +12,10 @@ from xmlpreck.api.engine import STDIN, Note, RayEngine, log, refuse_text, shared
 from xmlpreck.api.inputs import AnyModel, as_model
 from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import formats
+from xmlpreck.data.dataset import Documents
 from xmlpreck.data.formats.json_rows import arriving_lines
+from xmlpreck.data.formats.prediction_output import TABLES, Found
+from xmlpreck.data.formats.prediction_tables import WIDE, TableStyle
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.machine import n_cores
@@ -22,7 +25,6 @@ from xmlpreck.model.prediction import (
     Batch,
     Choice,
     Counts,
-    Found,
     answer_lines,
     json_batches,
     label_bonus,
@@ -96,19 +98,26 @@ def predict(
     verify: bool = False,
     n_threads: int = 0,
     engine: RayEngine | None = None,
+    style: TableStyle = WIDE,
     note: Note = log.info,
     progress: bool = False,
 ) -> Written:
-    """Write the best labels of every row to a file: .parquet, .npz, .txt or .jsonl.
+    """Write the best labels of every row to a file: .parquet, .jsonl, .csv, .tsv, .npz or .txt.
 
-    `data` is a path (its test split), a location, rows, or a list of texts; "-" reads JSON lines from stdin. For arrays
-    in memory use `Model.predict_topk`.
+    `data` is a path (its test split), a location, a table, rows, or a list of texts; "-" reads JSON lines from stdin.
+    Rows keep the ids that they have in it. `style` is the layout of .csv and .tsv. For arrays in memory use
+    `Model.predict_topk`.
     """
-    formats.prediction_kind(out)  # refuses an unknown suffix before any work
+    kind = formats.prediction_kind(out)  # refuses an unknown suffix before any work
+    if style != WIDE and kind not in TABLES:
+        raise InputError(f"{out}: --layout and --excel are for .csv and .tsv: leave them out")
+    if style.excel is not None and kind == ".tsv":
+        raise InputError(f"{out}: --excel is for .csv: call it so")
     with ExitStack() as until_written:
         found = open_predictions(model, data, options, verify, n_threads, engine, note, progress, until_written)
-        counts = write_answers(out, found.batches, found.model)
-    return Written(str(out), min(options.k, found.model.n_labels), counts)
+        k = min(options.k, found.model.n_labels)
+        counts = write_answers(out, found.batches, found.model, style, k)
+    return Written(str(out), k, counts)
 
 
 def predict_lines(
@@ -197,17 +206,17 @@ def _row_batches(data: Data | list[str], model: Model, strict: bool) -> tuple[in
     location = _location(data)
     if location is None:
         if isinstance(data, list):
-            return None, text_batches([data], model)
+            return None, text_batches([Documents(data, [])], model)
         rows: RowSource = data  # type: ignore[assignment]
         return rows.n_rows, source_batches(rows, BLOCK_ROWS)
     if location.path == STDIN:
         if sys.stdin is None:
             raise InputError("--data -: stdin is closed: send JSON lines to it")
         return None, json_batches(arriving_lines(sys.stdin.fileno()), model, strict)
-    documents = location.documents()
+    documents = location.of_model(model.info).documents()
     if documents is None:
         rows = location.open()
         return rows.n_rows, source_batches(rows, BLOCK_ROWS)
     if model.vectorizer is None:
         raise InputError(f"{location.path}: is raw text, but the model was trained on numbers: give it such rows")
-    return None, text_batches((chunk.texts for chunk in documents.chunks()), model)
+    return None, text_batches(documents.chunks(), model)

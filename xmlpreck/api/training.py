@@ -14,7 +14,7 @@ from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
 from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.data import catalog, corpus
-from xmlpreck.data.location import Data, DataLocation, locate
+from xmlpreck.data.location import REMEMBERED, Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.text import TextVectorizer, grow_text
 from xmlpreck.kernels.caching import on_compilation
@@ -188,15 +188,11 @@ def finish(
 ) -> Trained:
     model = replace(model, vectorizer=vectorizer)
     if location is not None:  # what `report` needs to find the rows again
-        columns = location.columns
-        model.info["data"] |= {
-            "name": location.name,
-            "place": location.saved_path,
-            "text_column": columns.text,
-            "labels_column": columns.labels,
-            "label_separator": columns.separator,
-            "format": location.format,
-        }
+        documents = None if vectorizer is None else location.documents()
+        columns = location.columns if documents is None else documents.resolved
+        known = {key: getattr(columns, name) for name, key in REMEMBERED.items()}
+        about = {"name": location.name, "place": location.saved_path, **known, "format": location.format}
+        model.info["data"] |= about
     return Trained(model, seconds, folder, 0 if folder is None else model.save(folder))
 
 
@@ -304,7 +300,7 @@ def update(
 def _open_grown(data: Data, model: Model) -> tuple[RowSource, TextVectorizer]:
     """Open texts with a vectorizer that knows the terms of a model, and behind them those of the texts."""
     location = locate(data)
-    documents = None if location is None else location.documents()
+    documents = None if location is None else location.of_model(model.info).documents()
     if documents is None or model.vectorizer is None or model.label_names is None:
         raise InputError("--grow-vocabulary needs new texts, and a model that was trained on texts")
     vectorizer = grow_text(model.vectorizer, (chunk.texts for chunk in documents.chunks()))

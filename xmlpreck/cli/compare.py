@@ -16,9 +16,6 @@ def add_compare(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     options = evaluation_options(args)
     from xmlpreck.api import evaluation
-    from xmlpreck.evaluation import tables
 
     found = evaluation.compare(args.files, location_of(args), options, model=args.model, note=note, progress=True)
-    scores = [each.scores for each in found.evaluations]
-    names = found.evaluations[0].truth.rows.label_names
-    show(args, found.to_dict(), tables.comparison_text(args.files, scores, found.against_first, names))
+    show(args, found.to_dict(), found.to_table(args.table))

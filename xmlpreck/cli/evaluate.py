@@ -51,11 +51,14 @@ def add_evaluation_options(command: argparse.ArgumentParser) -> None:
         "--resamples", metavar="INT", help="resamples of the bootstrap; 0 = no intervals (default: 1000)"
     )
     command.add_argument("--seed", default="0", metavar="INT", help="seed of the bootstrap (default: 0)")
+    command.add_argument("--table", default="text", help="print tables as text, markdown, latex or csv (default: text)")
     add_split_and_threads(command, "test")
 
 
 def evaluation_options(args: argparse.Namespace) -> "EvaluationOptions":
     """Read how predictions are to be scored."""
+    if args.json:
+        refuse_flags(args, ["table"], "with --json")
     n_threads = whole_number("--threads", args.threads, 0)
     seed = whole_number("--seed", args.seed, 0)
     given: dict[str, Any] = {}
@@ -72,7 +75,9 @@ def evaluation_options(args: argparse.Namespace) -> "EvaluationOptions":
     if args.inverse_propensities is not None:
         refuse_flags(args, ["propensity"], "with --inverse-propensities, which are used as they are")
     from xmlpreck.api.evaluation import EvaluationOptions, parse_propensity
+    from xmlpreck.evaluation.tables import check_style
 
+    check_style(args.table)
     return EvaluationOptions(
         convention=args.convention,
         drop_empty=args.drop_empty,
@@ -106,15 +111,14 @@ def run(args: argparse.Namespace) -> None:
     engine, options = engine_of(args), evaluation_options(args)
     from xmlpreck import metrics
     from xmlpreck.api import evaluation
-    from xmlpreck.evaluation import tables
 
     found = evaluation.evaluate(
         args.pred, location_of(args), options,
         model=args.model, per_label=args.per_label, engine=engine, note=note, progress=True,
     )  # fmt: skip
-    scores = found.scores
+    scores, text = found.scores, found.to_table(args.table)
     about = (
         f"{args.pred}: {scores.n_rows:,} rows, {scores.n_rows_without_labels:,} of them without labels; convention "
         f"{args.convention}: {metrics.CONVENTIONS[args.convention].text}"
     )
-    show(args, found.to_dict(), f"{about}\n{tables.scores_text(scores)}")
+    show(args, found.to_dict(), f"{about}\n{text}" if args.table == "text" else text)

@@ -32,7 +32,7 @@ def add_explain(commands: Any) -> None:
     text = "say why labels of one row are predicted, and what would change that"
     explain = add_command(commands, "explain", run, text, always, needs_data=False)
     explain.add_argument("--model", required=True, metavar="DIR", help="a model directory")
-    explain.add_argument("--row", metavar="INT", help="number of the row in --data, from 0")
+    explain.add_argument("--row", metavar="ID", help="the row's id or, where rows have none, its number from 0")
     explain.add_argument("--text", metavar="TEXT", help="explain this text instead of a row of --data")
     explain.add_argument("--topk", default="5", metavar="INT", help="number of predicted labels (default: 5)")
     explain.add_argument("--features", default="8", metavar="INT", help="strongest features to show (default: 8)")
@@ -44,7 +44,7 @@ def add_explain(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     k, n_shown = (whole_number(f"--{name}", getattr(args, name), 1) for name in ("topk", "features"))
-    row = None if args.row is None else whole_number("--row", args.row, 0)
+    row = args.row
     if args.text is not None:
         refuse_flags(args, [*DATA_FLAGS, "split"], "with --text")
     if args.json:

@@ -13,12 +13,16 @@ from xmlpreck import config
 
 if TYPE_CHECKING:
     from xmlpreck.api.engine import RayEngine
+    from xmlpreck.data.formats import Columns
     from xmlpreck.data.location import DataLocation
 
 Run = Callable[[argparse.Namespace], None]
 Test = Callable[[argparse.Namespace], bool]
 SPLITS = ("train", "test")
-DATA_FLAGS = ("data_dir", "format", "text_column", "labels_column", "label_separator")
+COLUMN_FLAGS = (
+    "text_columns", "labels_column", "label_separator", "id_column", "delimiter", "encoding", "no_quotes", "no_header",
+)  # fmt: skip
+DATA_FLAGS = ("data_dir", "format", *COLUMN_FLAGS)
 
 
 class CheckFailed(Exception):
@@ -71,10 +75,28 @@ def add_command(
         "--data-dir", metavar="DIR", help="folder of catalogue data (default: $XMLPRECK_DATA, then ~/.cache/xmlpreck)"
     )
     command.add_argument("--format", help="read files as this format; only needed where it is not recognised")
-    command.add_argument("--text-column", metavar="NAME", help="raw text: column of a Parquet file that has the texts")
-    command.add_argument("--labels-column", metavar="NAME", help="raw text: column that has the label names")
-    command.add_argument("--label-separator", metavar="TEXT", help="raw text: split each label field by this, e.g. ';'")
+    add_column_options(command)
     return command
+
+
+def add_column_options(command: argparse.ArgumentParser) -> None:
+    """Add the flags that say what the columns of a table of texts hold."""
+    of_table = command.add_argument_group("tables of texts", "What is not given is recognised, and said.")
+    of_table.add_argument(
+        "--text-columns", "--text-column", metavar="NAMES",
+        help="columns of texts, joined; title*2,abstract counts the title twice",
+    )  # fmt: skip
+    of_table.add_argument("--labels-column", metavar="NAME", help="column of the label names")
+    of_table.add_argument(
+        "--label-separator", metavar="TEXT", help="what separates the labels of one field, e.g. ';'; none = one label"
+    )
+    of_table.add_argument("--id-column", metavar="NAME", help="column of the rows' own ids; none = number the rows")
+    of_table.add_argument("--delimiter", metavar="CHAR", help="what separates the columns of CSV, e.g. ';'")
+    of_table.add_argument("--encoding", metavar="NAME", help="of CSV, e.g. cp1252 (default: UTF-8)")
+    of_table.add_argument("--no-quotes", action="store_true", help="quotes in CSV are letters like all others")
+    of_table.add_argument(
+        "--no-header", action="store_true", help="the first row of CSV is data, and columns are called 1, 2, ..."
+    )
 
 
 def add_split(command: argparse.ArgumentParser, default: str) -> None:
@@ -120,11 +142,20 @@ def engine_of(args: argparse.Namespace) -> "RayEngine | None":
 
 def location_of(args: argparse.Namespace, split: str | None = None) -> "DataLocation":
     """Read where the data is from the flags of `add_command`."""
-    from xmlpreck.data.corpus import Columns
     from xmlpreck.data.location import DataLocation
 
-    columns = Columns(args.text_column, args.labels_column, args.label_separator)
-    return DataLocation(args.data or "", split or args.split, args.format, columns, args.data_dir)
+    return DataLocation(args.data or "", split or args.split, args.format, columns_of(args), args.data_dir)
+
+
+def columns_of(args: argparse.Namespace) -> "Columns":
+    """Read what is said of the columns of a table."""
+    from xmlpreck.data.formats import Columns
+
+    return Columns(
+        args.text_columns, args.labels_column, args.label_separator, args.id_column,
+        "\t" if args.delimiter in ("\\t", "tab") else args.delimiter,
+        args.encoding, False if args.no_quotes else None, False if args.no_header else None,
+    )  # fmt: skip
 
 
 def refuse_flags(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
@@ -143,12 +174,6 @@ def check_source(args: argparse.Namespace) -> None:
     splits = words.get("splits", SPLITS)
     if split is not None and split not in splits:
         raise config.ConfigError(f"--split must be {' or '.join(splits)}, but is {split!r:.60}")
-    if words.get("labels_column") is not None and words.get("text_column") is None:
-        raise config.InputError(
-            "--labels-column is for raw text in a Parquet file: name the text's column, too, by --text-column"
-        )
-    if words.get("text_column") is not None:
-        refuse_flags(args, ["format"], "with --text-column, which is for Parquet files")
     if data == "-":
         refuse_flags(args, [*DATA_FLAGS, "split"], "with --data -, which is JSON lines")
     elif data is not None and words.get("train") is None and ("://" in data or Path(data).exists()):

@@ -32,7 +32,15 @@ def add_predict(commands: Any) -> None:
         "--out",
         required=True,
         metavar="FILE",
-        help="file to write: .parquet, .npz, .txt or .jsonl; - = JSON lines to stdout",
+        help="file to write: .parquet, .jsonl, .csv, .tsv, .npz or .txt; - = JSON lines to stdout",
+    )
+    predict.add_argument(
+        "--layout", default="wide", help=".csv, .tsv: a line per row (wide) or per label (long) (default: wide)"
+    )
+    predict.add_argument(
+        "--excel",
+        metavar="comma|semicolon",
+        help=".csv: as Excel opens it, with comma or, where decimals have commas, semicolon between the columns",
     )
     predict.add_argument("--topk", default="5", metavar="INT", help="maximum number of labels per row (default: 5)")
     predict.add_argument(
@@ -79,11 +87,14 @@ def run(args: argparse.Namespace) -> None:
         refuse_flags(args, ["strict"], "without --data -")
     options, n_threads = options_of(args), whole_number("--threads", args.threads, 0)
     from xmlpreck.api import prediction
+    from xmlpreck.data.formats.prediction_tables import TableStyle
     from xmlpreck.model.prediction import Counts
 
+    style = TableStyle(args.layout, args.excel)
     give_memory_back()
     location = location_of(args)
     if args.out == "-":
+        refuse_flags(args, ["layout", "excel"], "with --out -, which is JSON lines")
         counts = Counts()
         lines = prediction.predict_lines(
             args.model, location, options, counts, verify=args.verify, n_threads=n_threads, engine=engine, note=note
@@ -93,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         written = prediction.predict(
             args.model, location, args.out, options,
-            verify=args.verify, n_threads=n_threads, engine=engine, note=note, progress=True,
+            verify=args.verify, n_threads=n_threads, engine=engine, style=style, note=note, progress=True,
         )  # fmt: skip
         counts = written.counts
         result = {"out": args.out, "topk": written.k, **dataclasses.asdict(counts)}

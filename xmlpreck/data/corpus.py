@@ -1,97 +1,96 @@
 """Find raw text and turn it into rows.
 
-Fields that were not read, and labels that look like several in one field, are logged once.
+What was recognised and what was not read, and labels that look like several in one field, are logged once.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from xmlpreck.config import ConfigError, InputError, TextConfig
+from xmlpreck.config import InputError, TextConfig
 from xmlpreck.data import formats
 from xmlpreck.data.dataset import stack_rows
-from xmlpreck.data.formats import Dataset, Documents
-from xmlpreck.data.formats.documents import LABEL_FIELDS, Fields, shown_fields
+from xmlpreck.data.formats import Columns, Dataset, Documents
+from xmlpreck.data.formats.column_choice import ANY, LIKELY_SHARE, NONE, SEPARATORS, shown_names, split_labels
+from xmlpreck.data.formats.tables import Opened, open_table
 from xmlpreck.data.shards import is_remote
-from xmlpreck.data.text import TextVectorizer, fit_labels, fit_text, label_matrix, read_parquet_documents
+from xmlpreck.data.text import TextVectorizer, fit_labels, fit_text, label_matrix
 from xmlpreck.files.progress import Reading
 
-# A held-back split has one of these names.
-PARQUET_FILES = {"train": ("train.parquet",), "test": ("test.parquet", "dev.parquet")}
-
-# Separators that people put between labels. If at least LIKELY_SHARE of the documents have a single label with one of
-# these in it, it is likely several labels.
-SEPARATORS = (";", "|", ",", "\t")
-LIKELY_SHARE = 0.2
+ROWS_PER_CHUNK = 4096
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Where raw text and its labels are: columns of a Parquet file, and what separates labels within one field."""
-
-    text: str | None = None
-    labels: str | None = None
-    separator: str | None = None  # splits each label into several
-
-    def __post_init__(self) -> None:
-        if self.separator == "":
-            raise ConfigError("--label-separator must be one character or more, but is empty")
 
 
 class Corpus:
     """Documents of one split, read again for each pass."""
 
-    def __init__(self, path: Path, split: str, columns: Columns, format: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        split: str,
+        columns: Columns = ANY,
+        format: str | None = None,
+        table: Any = None,  # in memory, instead of files
+        remembered: Columns | None = None,  # of a model: where it found its texts and labels
+    ) -> None:
         self.path, self.split, self.columns, self.format = path, split, columns, format
-        self.fields = Fields()
-        self._is_logged = False  # what was not read
+        self.table, self.remembered = table, remembered
+        self._is_logged = False
+
+    @cached_property
+    def opened(self) -> Opened:
+        """What is read of the documents, chosen at first use."""
+        if self.table is not None:
+            return open_table(self.table, self.name, self.columns, self.remembered)
+        return formats.open_documents(self.path, self.split, self.format, self.columns, self.remembered)
+
+    @property
+    def resolved(self) -> Columns:
+        """The columns with what was recognised of texts, labels and ids, for a model to remember."""
+        chosen = self.opened.chosen
+        if chosen is None:
+            return self.columns
+        separator = chosen.separator or self.columns.separator
+        return replace(self.columns, text=chosen.text_setting, labels=chosen.labels, separator=separator, id=chosen.id)
 
     def chunks(self) -> Iterator[Documents]:
         """Read all documents, some thousands at a time."""
+        is_first, self._is_logged = not self._is_logged, True
+        chosen, written, _ = self.opened
+        if is_first and chosen is not None and (written is not None or not chosen.is_plain):
+            _log.warning("%s: %s%s", self.name, "" if written is None else f"{written}; ", chosen)
         labelling = _Labelling()
-        for chunk in self._read():
-            if self.columns.separator is not None:
-                chunk = chunk._replace(labels=[split_labels(names, self.columns.separator) for names in chunk.labels])
+        separator = self.columns.separator if chosen is None else None
+        for chunk in self.opened.chunks(ROWS_PER_CHUNK):
+            if separator not in (None, NONE):
+                chunk = chunk._replace(labels=[split_labels(names, separator) for names in chunk.labels])
             labelling.add(chunk.labels)
             yield chunk
-        if not self._is_logged:
-            self._is_logged = True
-            if self.fields.unread:
-                read, unread = shown_fields(self.fields.read), shown_fields(self.fields.unread)
-                _log.warning("%s: read: %s; not read: %s", self.name, read, unread)
-            for text in labelling.notes():
-                _log.warning("%s: %s", self.name, text)
-
-    def _read(self) -> Iterator[Documents]:
-        if self.columns.text is not None:
-            return read_parquet_documents(self.path, self.columns.text, self.columns.labels, found=self.fields)
-        return formats.document_chunks(self.path, self.split, self.format, found=self.fields)
+        for text in labelling.notes() if is_first and self.columns.separator is None else ():
+            _log.warning("%s: %s", self.name, text)
 
     @property
     def name(self) -> str:
         return f"{self.path}, split {self.split}" if self.path.is_dir() else str(self.path)
 
     def unlabelled(self) -> str:
-        """Say, after a pass, that no document has a label, and where labels are read from."""
-        fields = [*self.fields.read, *self.fields.unread]
-        if self.columns.text is not None:
-            wanted = "the column of --labels-column" + (f", {self.columns.labels!r}" if self.columns.labels else "")
-        elif fields:
-            wanted = " or ".join(map(repr, LABEL_FIELDS))
-        else:
-            wanted = "__label__NAME before the text"
-        there = f"the fields are {shown_fields(fields)}; " if fields else ""
-        return f"{self.name}: no label found: {there}labels are read from {wanted}"
-
-
-def split_labels(names: list[str], separator: str) -> list[str]:
-    """Split each name into parts, without blanks around them, each once."""
-    parts = (part.strip() for name in names for part in name.split(separator))
-    return list(dict.fromkeys(part for part in parts if part))
+        """Say that no document has a label, and where labels are read from."""
+        chosen = self.opened.chosen
+        if chosen is None:
+            wanted = "__label__NAME before the text" if self.path.is_file() else "NAME.tsv or NAME.key beside NAME.txt"
+            return f"{self.name}: no label found: labels are read from {wanted}"
+        if chosen.labels is None:
+            return f"{self.name}: no label found: {str(chosen.doubt).removeprefix(f'{self.path}: ')}"
+        fields = shown_names(chosen.names)
+        return (
+            f"{self.name}: no label found: the column {chosen.labels!r:.40} has none: name another by --labels-column; "
+            f"the columns are {fields}"
+        )
 
 
 class _Labelling:
@@ -120,31 +119,35 @@ class _Labelling:
         return [f"{share} {one}: if these are several, split them by --label-separator {separator!r}"]
 
 
-def find_corpus(data: str, split: str, columns: Columns, format: str | None = None) -> Corpus | None:
+def find_corpus(
+    data: str, split: str, columns: Columns, format: str | None = None, remembered: Columns | None = None
+) -> Corpus | None:
     """Find the documents of a file or folder; None where `data` has numbers (all URIs do) or no such split."""
+    given = columns.given()
     if is_remote(data):
-        if columns.text is not None or columns.separator is not None:
+        if given:
             raise InputError(f"{data}: raw text is read from local files only: copy them here")
         return None
     path = Path(data)
-    if columns.text is not None:
-        names = PARQUET_FILES[split]
-        files = [path / name for name in names] if path.is_dir() else [path]
-        found = next((file for file in files if file.is_file()), None)
-        if found is None and split == "train":
-            raise InputError(f"{path}: no {split} documents here: looked for {', '.join(names)}")
-        return None if found is None else Corpus(found, split, columns)
-    if path.exists() and not formats.has_split(path, split):
-        return None
-    if path.exists() and (format or formats.recognise(path)) in formats.DOCUMENT_FORMATS:
-        return Corpus(path, split, columns, format)
-    if columns.separator is not None:
-        raise InputError(f"{data}: is not raw text: leave out --label-separator, or name its columns by --text-column")
+    if path.exists() and format not in formats.NUMERIC_FORMATS:
+        # A folder may have numbers beside the texts that they were made of: columns say which are meant.
+        is_text = given or (remembered is not None and remembered.text is not None)
+        kinds = formats.DOCUMENT_FORMATS if is_text else formats.FORMATS
+        source = formats.find_source(path, split, format, kinds)
+        if source is None:
+            return None
+        if source.format in formats.DOCUMENT_FORMATS:
+            return Corpus(path, split, columns, source.format, remembered=remembered)
+    if given:
+        raise InputError(f"{data}: is not raw text: leave out {given[0]}")
     return None
 
 
 def learn(corpus: Corpus, config: TextConfig, reading: Reading | None = None) -> tuple[TextVectorizer, list[str]]:
     """Learn vocabulary and label names in one pass over the documents."""
+    chosen = corpus.opened.chosen
+    if chosen is not None and chosen.doubt is not None:
+        raise InputError(chosen.doubt if chosen.labels is not None else corpus.unlabelled())
     seen: set[str] = set()
     reading = reading or Reading("texts")
 
@@ -163,14 +166,15 @@ def vectorize(
     corpus: Corpus, vectorizer: TextVectorizer, label_names: list[str], reading: Reading | None = None
 ) -> Dataset:
     """Turn all documents into rows. Labels beyond `label_names` get the last columns: no model predicts these."""
-    rows, label_lists = [], []
+    rows, label_lists, row_ids = [], [], []
     for chunk in (reading or Reading("texts")).over(corpus.chunks()):
         rows.append(vectorizer.transform(chunk.texts))
         label_lists += chunk.labels
-    if not rows:
+        row_ids += chunk.ids or []
+    if not label_lists:
         raise InputError(f"{corpus.path}: has no documents")
     if not any(label_lists):  # fine for explain; scoring and training refuse them
         _log.warning("%s", corpus.unlabelled())
     names = fit_labels([label_lists], label_names)
     labels = label_matrix(label_lists, {name: column for column, name in enumerate(names)})
-    return Dataset(stack_rows(rows), labels, names, vectorizer.feature_names)
+    return Dataset(stack_rows(rows), labels, names, vectorizer.feature_names, row_ids or None)

@@ -1,7 +1,7 @@
 """Define the data that all packages share: rows with labels, documents with label names, top labels per row."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -21,6 +21,7 @@ class Dataset(NamedTuple):
     labels: csr_array
     label_names: list[str] | None = None
     feature_names: list[str] | None = None
+    row_ids: list[Any] | None = None  # of documents that have their own
 
     @property
     def n_rows(self) -> int:
@@ -38,7 +39,8 @@ class Dataset(NamedTuple):
         """Return rows start to stop - 1."""
         if start == 0 and stop >= self.n_rows:
             return self
-        return self._replace(rows=self.rows[start:stop], labels=self.labels[start:stop])
+        row_ids = None if self.row_ids is None else self.row_ids[start:stop]
+        return self._replace(rows=self.rows[start:stop], labels=self.labels[start:stop], row_ids=row_ids)
 
 
 class Documents(NamedTuple):
@@ -46,6 +48,7 @@ class Documents(NamedTuple):
 
     texts: list[str]
     labels: list[list[str]]
+    ids: list[Any] | None = None  # strings or numbers; None = rows are known by their numbers
 
     @property
     def n_rows(self) -> int:

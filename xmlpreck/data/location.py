@@ -1,15 +1,18 @@
-"""Where rows are and how they are read: a path or a catalogue name, a split, a format and columns of raw text."""
+"""Where rows are and how they are read: a path, a name or a table, a split, a format and columns of raw text."""
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from xmlpreck.config import InputError, TextConfig, without_secrets
-from xmlpreck.data import catalog, corpus
-from xmlpreck.data.corpus import Columns, Corpus
+from xmlpreck.data import catalog, corpus, formats
+from xmlpreck.data.corpus import Corpus
 from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.formats import Columns
+from xmlpreck.data.formats.tables import is_table
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.shards import is_one_set
 from xmlpreck.data.text import TextVectorizer
@@ -20,13 +23,22 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class DataLocation:
-    """One split of a data set, found by a catalogue name, a file, a folder, or the URI of shards."""
+    """One split of a data set, found by a catalogue name, a file, a folder, or the URI of shards; or a table.
+
+    `table` is a data frame of pandas or polars, an Arrow table or a data set of `datasets`; `path` is its name then.
+    """
 
     path: str
     split: str = "train"
     format: str | None = None  # None: recognised
     columns: Columns = field(default_factory=Columns)
     data_dir: str | None = None  # folder of catalogue data; None: $XMLPRECK_DATA, then the cache
+    table: Any = None
+    remembered: Columns | None = None  # columns that a model was trained on: they are read where they are there
+
+    def of_model(self, info: Mapping[str, Any]) -> "DataLocation":
+        """Return the location with the columns that a model remembers in its `info`."""
+        return replace(self, remembered=remembered_columns(info.get("data") or {}))
 
     def at(self, split: str) -> "DataLocation":
         """Return the location of another split of the same data."""
@@ -35,6 +47,8 @@ class DataLocation:
     @property
     def name(self) -> str:
         """A short name to show."""
+        if self.table is not None:
+            return self.path
         return catalog.describe(self.path)
 
     @property
@@ -42,19 +56,27 @@ class DataLocation:
         """The path as a model remembers it: absolute, without credentials."""
         return str(Path(self.path).resolve()) if Path(self.path).exists() else without_secrets(self.path)
 
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether all is one split: a table in memory, a file, or a folder of full texts."""
+        path = Path(self.path)
+        if self.table is not None or path.is_file():
+            return True
+        return path.is_dir() and (self.format == "fulltext" or formats.is_fulltext_folder(path))
+
     def has_split(self, split: str) -> bool:
         """Tell whether another split is here. A file or one shard set is its own train split, and has no other."""
-        if Path(self.path).is_file() or is_one_set(self.path):
+        if self.is_whole or is_one_set(self.path):
             return False
-        if self.columns.text is not None:
-            return corpus.find_corpus(self.path, split, self.columns, self.format) is not None
         return catalog.has_split(self.path, split, self.data_dir)
 
     def documents(self) -> Corpus | None:
         """Find raw text; None where the data are numbers."""
-        found = corpus.find_corpus(self.path, self.split, self.columns, self.format)
+        if self.table is not None:
+            return Corpus(Path(self.path), self.split, self.columns, table=self.table, remembered=self.remembered)
+        found = corpus.find_corpus(self.path, self.split, self.columns, self.format, self.remembered)
         if found is None and self.columns.text is not None:
-            raise InputError(f"{self.path}: has no {self.split} documents: leave out --text-column, or name their file")
+            raise InputError(f"{self.path}: has no {self.split} documents: name their file, or another --split")
         return found
 
     def open(self, vectorizer: TextVectorizer | None = None, label_names: list[str] | None = None) -> RowSource:
@@ -96,28 +118,76 @@ class DataLocation:
         return catalog.find_folder(self.path, self.split, self.data_dir)
 
 
-# What library functions accept as data: a location, its path, or rows in memory or on disk.
+# How model.json calls what is known of columns.
+REMEMBERED = {
+    "text": "text_column",
+    "labels": "labels_column",
+    "separator": "label_separator",
+    "id": "id_column",
+    "delimiter": "delimiter",
+    "encoding": "encoding",
+}
+
+
+def remembered_columns(about: Mapping[str, Any]) -> Columns:
+    """Read columns from the "data" entry of `model.json`."""
+    return Columns(**{name: about.get(key) for name, key in REMEMBERED.items()})
+
+
+# What library functions accept as data: a location, its path, a table, or rows in memory or on disk.
 Data = str | os.PathLike[str] | DataLocation | RowSource
 
 
-def locate(data: Data, split: str = "train") -> DataLocation | None:
+def locate(data: Any, split: str = "train") -> DataLocation | None:
     """Return the location that `data` names; None for rows that are open already."""
     if isinstance(data, DataLocation):
         return data
-    return DataLocation(os.fspath(data), split) if isinstance(data, str | os.PathLike) else None
+    if isinstance(data, str | os.PathLike):
+        return DataLocation(os.fspath(data), split)
+    return DataLocation(type(data).__name__, split, table=data) if is_table(data) else None
 
 
 def load_data(
-    path: str | os.PathLike[str],
+    data: Any,
     split: str = "train",
     *,
     format: str | None = None,
     data_dir: str | None = None,
-) -> RowSource:
-    """Open one split of a data set as rows of numbers.
+    text: str | None = None,
+    labels: str | None = None,
+    label_separator: str | None = None,
+    id: str | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    quotes: bool | None = None,
+    header: bool | None = None,
+) -> RowSource | DataLocation:
+    """Open one split of a data set as rows of numbers, or say where raw text is.
 
-    `path` is a catalogue name (demo, bibtex, ...; fetched if it is not on this machine), a file, a folder, or the URI
-    of shards. Files are read into a `Dataset`; shards stay on disk and are read block by block. Raw text has no rows
-    until a model gives it a vocabulary: give its path to `fit`.
+    Parameters
+    ----------
+    data : path, str or table
+        A catalogue name (demo, bibtex, ...; fetched if it is not on this machine), a file, a folder, the URI of
+        shards; or a data frame of pandas or polars, an Arrow table, a data set of `datasets`.
+    split : str
+        train or test, of a folder.
+    format, data_dir
+        A file format that is not recognised; the folder of catalogue data.
+    text, labels, id : str, optional
+        Columns of a table; several of texts as in ``"title*2,abstract"``. None = recognised by names and content.
+    label_separator : str, optional
+        What separates the labels of one field, or ``"none"``. None = recognised.
+    delimiter, encoding, quotes, header
+        How CSV is written. None = recognised, and UTF-8.
+
+    Returns
+    -------
+    Dataset, ShardSet or DataLocation
+        Files are read into a `Dataset`; shards stay on disk and are read block by block. Raw text has no rows until a
+        model gives it a vocabulary: its `DataLocation` is what `fit`, `predict` and the others take.
     """
-    return DataLocation(os.fspath(path), split, format, data_dir=data_dir).open()
+    columns = Columns(text, labels, label_separator, id, delimiter, encoding, quotes, header)
+    if is_table(data):
+        return DataLocation(type(data).__name__, split, format, columns, table=data)
+    location = DataLocation(os.fspath(data), split, format, columns, data_dir)
+    return location.open() if location.documents() is None else location

@@ -44,7 +44,8 @@ class Subset:
             first = int(wanted[done]) if len(wanted) else 0
             taken = wanted[done : np.searchsorted(wanted, first + max(stop - start, 1))]
             block = self.source.read(first, int(taken[-1]) + 1 if len(taken) else first)
-            parts.append(block._replace(rows=block.rows[taken - first], labels=block.labels[taken - first]))
+            chosen = taken - first
+            parts.append(block._replace(rows=block.rows[chosen], labels=block.labels[chosen], row_ids=None))
             done += len(taken)
         return concatenate(parts)
 
@@ -54,7 +55,7 @@ def concatenate(parts: list[Dataset]) -> Dataset:
     if len(parts) == 1:
         return parts[0]
     rows, labels = (stack_rows([getattr(part, name) for part in parts]) for name in ("rows", "labels"))
-    return parts[0]._replace(rows=rows, labels=labels)
+    return parts[0]._replace(rows=rows, labels=labels, row_ids=None)
 
 
 def checked(source: RowSource) -> RowSource:

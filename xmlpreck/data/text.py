@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.data import words
-from xmlpreck.data.dataset import Documents, build_csr
-from xmlpreck.data.formats.documents import Fields
+from xmlpreck.data.dataset import build_csr
 from xmlpreck.files import read_errors, write_errors
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
@@ -334,60 +331,3 @@ def label_matrix(lists: list[list[str]], column_of: dict[str, int], unknown: str
     offsets = np.concatenate([[0], np.cumsum([len(columns) for columns in rows], dtype=np.int64)])
     ids = np.fromiter((column for columns in rows for column in columns), np.int32, offsets[-1])
     return build_csr(np.ones(len(ids), np.float32), ids, offsets, (len(lists), len(column_of)))
-
-
-def read_parquet_documents(
-    path: str | Path,
-    text_column: str,
-    labels_column: str | None,
-    rows_per_chunk: int = 4096,
-    found: Fields | None = None,
-) -> Iterator[Documents]:
-    """Stream a Parquet file; labels are a list of strings or whole numbers, or one of them; None = no labels.
-
-    The names of the columns are added to `found`.
-    """
-    wanted = [text_column] + ([] if labels_column is None else [labels_column])
-    try:
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            for name in wanted:
-                if name not in schema.names:
-                    raise InputError(f"{path}: has no column {name!r}: there are {', '.join(schema.names)}")
-            if found is not None:
-                found.add(schema.names, wanted)
-            start = 0
-            for batch in file.iter_batches(rows_per_chunk, columns=wanted):
-                texts = _texts(batch[text_column], f"{path}: column {text_column!r}", start)
-                if labels_column is None:
-                    labels: list[list[str]] = [[] for _ in texts]
-                else:
-                    labels = _label_lists(batch[labels_column], f"{path}: column {labels_column!r}", start)
-                yield Documents(texts, labels)
-                start += len(texts)
-    except (OSError, KeyError, UnicodeDecodeError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {str(error).partition(chr(10))[0]}") from None
-
-
-def _texts(column: Any, where: str, start: int) -> list[str]:
-    texts = column.to_pylist()
-    for row, text in enumerate(texts, start):
-        if type(text) is not str:
-            raise InputError(f"{where}: row {row} is {_shown(text)}, not a text: give an empty one where there is none")
-    return texts
-
-
-def _label_lists(column: Any, where: str, start: int) -> list[list[str]]:
-    """Read label names; whole numbers become their digits; null or an empty text = no label."""
-    lists = []
-    for row, value in enumerate(column.to_pylist(), start):
-        names = value if isinstance(value, list) else [] if value in (None, "") else [value]
-        for name in names:
-            if type(name) not in (str, int):
-                raise InputError(f"{where}: row {row} has {_shown(name)}: labels are texts or whole numbers")
-        lists.append([str(name) for name in names])
-    return lists
-
-
-def _shown(value: object) -> str:
-    return "null" if value is None else repr(value)[:40]

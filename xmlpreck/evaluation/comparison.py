@@ -141,6 +141,7 @@ class ChangedRow:
     scores: tuple[float, float]
     truth: list[int]
     tops: tuple[list[int], list[int]]
+    id: Any = None  # of the row, where it has one
 
 
 @dataclass(frozen=True)

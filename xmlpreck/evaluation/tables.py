@@ -1,9 +1,12 @@
-"""Format scores, comparisons and the evidence of tuning as text for a terminal."""
+"""Format scores, comparisons and the evidence of tuning as text; scores and comparisons also for papers."""
 
+import csv
+import io
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from xmlpreck.config import ConfigError
 from xmlpreck.evaluation.comparison import ChangedRow, Comparison
 from xmlpreck.metrics import Difference, Estimate, Scores
 
@@ -12,8 +15,34 @@ SIGNIFICANT = 0.05
 COMPARED = ("P", "RP", "nDCG", "PSP", "PSnDCG", "R", "microF1", "MRR", "macroF1", "coverage")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+STYLES = ("text", "markdown", "latex", "csv")
+_LATEX = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def check_style(style: str) -> None:
+    if style not in STYLES:
+        raise ConfigError(f"--table must be one of {', '.join(STYLES)}, but is {style!r:.40}")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], style: str = "text") -> str:
     """Format a table with the first column left-aligned and the others right-aligned."""
+    if style == "markdown":
+        cells = [[printable(cell).replace("|", r"\|") for cell in row] for row in (header, *rows)]
+        filled = [[*row, *[""] * (len(header) - len(row))] for row in cells]
+        lines = [f"| {' | '.join(row)} |" for row in filled]
+        return "\n".join([lines[0], f"|---|{'---:|' * (len(header) - 1)}", *lines[1:]])
+    if style == "latex":
+        escaped = [
+            ["".join(_LATEX.get(char, char) for char in printable(cell)) for cell in row] for row in (header, *rows)
+        ]
+        lines = [" & ".join([*row, *[""] * (len(header) - len(row))]) + r" \\" for row in escaped]
+        begin = rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}"
+        return "\n".join([begin, r"\hline", lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}"])
     widths = [max(map(len, column)) for column in zip_longest(header, *rows, fillvalue="")]
 
     def line(words: Sequence[str]) -> str:
@@ -29,19 +58,35 @@ def _shown(estimate: Estimate) -> str:
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
-def scores_text(scores: Scores) -> str:
-    """Format metrics by k, and labels by their frequency in training."""
+def scores_text(scores: Scores, style: str = "text") -> str:
+    """Format metrics by k, and labels by their frequency in training; csv has a line for each metric."""
+    check_style(style)
+    if style == "csv":
+        every = [*scores.values.items()]
+        every += [(f"{name} {part.name}", value) for part in scores.bins for name, value in part.values.items()]
+        return _csv_text(["metric", "value", "low", "high"], [[name, *_numbers(value)] for name, value in every])
     rows = []
     for family in dict.fromkeys(name.partition("@")[0] for name in scores.values):
         found = [scores.values.get(f"{family}@{k}") for k in scores.ks]
         if family in scores.values:  # has no k
             found = [scores.values[family]]
         rows.append([family, *(_shown(estimate) for estimate in found if estimate is not None)])
-    text = table(["%", *(f"@{k}" for k in scores.ks)], rows)
-    return f"{text}\n\n{_bins_text(scores)}" if scores.bins else text
+    text = table(["%", *(f"@{k}" for k in scores.ks)], rows, style)
+    return f"{text}\n\n{_bins_text(scores, style)}" if scores.bins else text
 
 
-def _bins_text(scores: Scores) -> str:
+def _csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *rows])
+    return out.getvalue().removesuffix("\n")
+
+
+def _numbers(estimate: Estimate | Difference) -> list[str]:
+    """Return value and interval with all digits; an interval that was not drawn is empty."""
+    return ["" if number is None else repr(float(number)) for number in (estimate.value, estimate.low, estimate.high)]
+
+
+def _bins_text(scores: Scores, style: str) -> str:
     k = scores.ks[-1]
     rows = [
         [
@@ -54,49 +99,80 @@ def _bins_text(scores: Scores) -> str:
         ]
         for part in scores.bins
     ]
-    return table(["labels", "training rows", "n labels", "n true", f"part of P@{k}", f"micro recall@{k}"], rows)
+    header = ["labels", "training rows", "n labels", "n true", f"part of P@{k}", f"micro recall@{k}"]
+    return table(header, rows, style)
 
 
 def comparison_text(
-    names: Sequence[str], results: Sequence[Scores], others: Sequence[Comparison], label_names: list[str] | None
+    names: Sequence[str],
+    results: Sequence[Scores],
+    others: Sequence[Comparison],
+    label_names: list[str] | None,
+    style: str = "text",
 ) -> str:
-    """Format all scores; for all but the first: differences, rows won and lost, bins, and rows that changed most."""
+    """Format all scores; for all but the first: differences, rows won and lost, bins, and rows that changed most.
+
+    Only text has the rows that changed; csv has a line for each metric of each file.
+    """
+    check_style(style)
+    if style == "csv":
+        return _comparison_csv(names, results, others)
     shown = [name for name in results[0].values if name.partition("@")[0] in COMPARED]
     parts = [
-        table(["%", *names], [[name, *(f"{scores.values[name].value:.2f}" for scores in results)] for name in shown])
+        table(
+            ["%", *names],
+            [[name, *(f"{scores.values[name].value:.2f}" for scores in results)] for name in shown],
+            style,
+        )
     ]
     k = results[0].ks[-1]
     for name, other in zip(names[1:], others, strict=True):
         pair = (names[0], name)
         resampled = {metric: value for metric, value in other.differences.items() if metric in shown}
-        parts.append(_differences_text(f"{name} minus {names[0]}", resampled, pair))
+        parts.append(_differences_text(f"{name} minus {names[0]}", resampled, pair, style))
         signs = [
             [metric, f"{test.n_won:,}", f"{test.n_lost:,}", f"{test.p_value:.3g}"]
             for metric, test in other.signs.items()
         ]
-        parts.append(table(["rows", "won", "lost", "p of the sign test"], signs))
+        parts.append(table(["rows", "won", "lost", "p of the sign test"], signs, style))
         if other.bins:
             recalls = {part: values[f"R@{k}"] for part, values in other.bins.items()}
-            parts.append(_differences_text(f"micro recall@{k} by label frequency", recalls, pair))
-        if other.changed:
+            parts.append(_differences_text(f"micro recall@{k} by label frequency", recalls, pair, style))
+        if other.changed and style == "text":
             parts.append(_changed_text(other.changed, pair, k, label_names))
     return "\n\n".join(parts)
 
 
-def _differences_text(title: str, differences: dict[str, Difference], names: tuple[str, str]) -> str:
+def _comparison_csv(names: Sequence[str], results: Sequence[Scores], others: Sequence[Comparison]) -> str:
+    """Format every metric of every file, and its difference to the first file's."""
+    differences: list[dict[str, Difference]] = [{}, *(other.differences for other in others)]
+    rows = []
+    for name, scores, of_file in zip(names, results, differences, strict=True):
+        for metric, value in scores.values.items():
+            against = of_file.get(metric)
+            cells = [""] * 4 if against is None else [*_numbers(against), repr(float(against.p_value))]
+            rows.append([name, metric, *_numbers(value), *cells])
+    header = ["file", "metric", "value", "low", "high", "difference", "difference low", "difference high", "p"]
+    return _csv_text(header, rows)
+
+
+def _differences_text(
+    title: str, differences: dict[str, Difference], names: tuple[str, str], style: str = "text"
+) -> str:
     rows = []
     for metric, value in differences.items():
         better = "-" if value.p_value > SIGNIFICANT else names[value.value > 0]
         interval = f"[{value.low:+.2f}, {value.high:+.2f}]"
         rows.append([metric, f"{value.value:+.2f}", interval, f"{value.p_value:.3g}", better])
-    return table([title, "difference", "95% interval", "p", "better"], rows)
+    return table([title, "difference", "95% interval", "p", "better"], rows, style)
 
 
 def _changed_text(changed: Sequence[ChangedRow], names: tuple[str, str], k: int, label_names: list[str] | None) -> str:
     lines = [f"rows that changed most (nDCG@{k}; * = relevant)"]
     for row in changed:
         before, after = row.scores
-        lines.append(f"row {row.row}: {before:.1f} -> {after:.1f}; true: {_labels(row.truth, [], label_names)}")
+        name = row.row if row.id is None else printable(str(row.id))
+        lines.append(f"row {name}: {before:.1f} -> {after:.1f}; true: {_labels(row.truth, [], label_names)}")
         tops = zip(names, row.tops, strict=True)
         lines += [f"  {name}: {_labels(top, row.truth, label_names)}" for name, top in tops]
     return "\n".join(lines)

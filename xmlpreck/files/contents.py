@@ -8,9 +8,10 @@ import shutil
 import stat
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -121,6 +122,11 @@ class _Gzip(gzip.GzipFile):
             refuse_bomb(self.name, self.tell())
         return b"".join(parts)
 
+    def read1(self, size: int = -1) -> bytes:
+        part = super().read1(size)
+        refuse_bomb(self.name, self.tell())
+        return part
+
 
 def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
     return _Gzip(path) if _is_gzip(path) else open(path, "rb")
@@ -130,6 +136,19 @@ def read_head(path: AnyPath, n_bytes: int = HEAD_BYTES) -> bytes:
     """Read the first bytes, unpacked."""
     with read_errors(path), _open(Path(path)) as stream:
         return stream.read(n_bytes)
+
+
+@contextmanager
+def open_text(path: AnyPath, encoding: str) -> Iterator[TextIOWrapper]:
+    """Open a file as text, unpacked, with line ends as they are; the block gets UnicodeDecodeError as it is."""
+    with ExitStack() as stack:
+        try:
+            with read_errors(path):
+                raw = stack.enter_context(_open(Path(path)))
+            yield stack.enter_context(TextIOWrapper(raw, encoding, newline=""))  # type: ignore[arg-type]
+        except (OSError, EOFError, zlib.error) as error:
+            with read_errors(path):
+                raise error
 
 
 def read_bytes(path: AnyPath) -> np.ndarray:

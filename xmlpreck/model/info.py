@@ -67,16 +67,17 @@ _TUNING = {
     "facts": _Maybe(_Each(_is_number)),
     "history": [{"passes": _is_number, "scores": _SCORES, "value": _is_number}],
 }
+# Where the rows were, and how they were read.
+_PLACE = (
+    "name", "place", "text_column", "labels_column", "label_separator", "id_column", "delimiter", "encoding", "format",
+)  # fmt: skip
 _INFO = {
     "config": _Maybe(_SETTINGS),
     "data": _Maybe(
         {
             "n_rows": _is_count,
             "sha256": _is_text,
-            **{
-                name: _Maybe(_is_text)
-                for name in ("name", "place", "text_column", "labels_column", "label_separator", "format")
-            },
+            **{name: _Maybe(_is_text) for name in _PLACE},
         }
     ),
     "history": _Maybe(_HISTORY),

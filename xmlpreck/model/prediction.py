@@ -11,10 +11,11 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError, parse_whole
-from xmlpreck.data.dataset import build_csr, stack_rows
-from xmlpreck.data.formats import TopK, prediction_kind, write_prediction_blocks
+from xmlpreck.data.dataset import Documents, build_csr, stack_rows
+from xmlpreck.data.formats import TopK, prediction_kind
 from xmlpreck.data.formats.json_rows import BadLine, JsonRow, Line, RowParser
-from xmlpreck.data.formats.prediction_output import json_lines
+from xmlpreck.data.formats.prediction_output import Found, json_lines, write_found
+from xmlpreck.data.formats.prediction_tables import WIDE, TableStyle
 from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import numbered_lines, write_lines
@@ -107,8 +108,6 @@ def read_labels(path: str | Path, model: Model) -> list[int]:
 
 # Rows with their ids; a row whose id is a BadLine could not be read, and is empty.
 Batch = tuple[Sequence[Any], csr_array]
-# Ids of rows, and their predicted labels.
-Found = tuple[Sequence[Any], TopK]
 
 
 def source_batches(source: RowSource, block_rows: int = BLOCK_ROWS) -> Iterator[Batch]:
@@ -117,13 +116,13 @@ def source_batches(source: RowSource, block_rows: int = BLOCK_ROWS) -> Iterator[
         yield range(start, start + block.n_rows), block.rows
 
 
-def text_batches(chunks: Iterable[list[str]], model: Model) -> Iterator[Batch]:
-    """Yield texts as rows of the model's vectorizer; one chunk is in memory at a time."""
+def text_batches(chunks: Iterable[Documents], model: Model) -> Iterator[Batch]:
+    """Yield texts as rows of the model's vectorizer, with their own ids; one chunk is in memory at a time."""
     if model.vectorizer is None:
         raise InputError("the model was trained on numbers, not on texts: give it rows of numbers")
     start = 0
-    for texts in chunks:
-        yield range(start, start + len(texts)), model.vectorizer.transform(texts)
+    for texts, _, ids in chunks:
+        yield range(start, start + len(texts)) if ids is None else ids, model.vectorizer.transform(texts)
         start += len(texts)
 
 
@@ -151,7 +150,7 @@ def _json_batch(rows: list[JsonRow | BadLine], model: Model, is_text: bool) -> B
     ids = [row if isinstance(row, BadLine) else row.id for row in rows]
     if is_text:
         texts = [row.text for row in rows if isinstance(row, JsonRow) and row.text is not None]
-        return ids, next(text_batches([texts], model))[1]
+        return ids, next(text_batches([Documents(texts, [])], model))[1]
     nothing = csr_array((1, model.n_features), dtype=np.float32)
     features = [row.features if isinstance(row, JsonRow) else nothing for row in rows]
     return ids, stack_rows([nothing if row is None else row for row in features])
@@ -199,19 +198,21 @@ def answer_lines(found: Iterable[Found], model: Model, counts: Counts) -> Iterat
         yield list(json_lines(top, model.label_names, ids))
 
 
-def write_answers(path: AnyPath, found: Iterable[Found], model: Model) -> Counts:
+def write_answers(
+    path: AnyPath, found: Iterable[Found], model: Model, style: TableStyle = WIDE, k: int | None = None
+) -> Counts:
     """Write the labels of rows in the format of the file's suffix; only JSON lines can hold a bad line."""
     counts = Counts()
-    if prediction_kind(path) == ".jsonl":  # the only kind that holds ids of rows
+    if prediction_kind(path) == ".jsonl":
         write_lines(path, (line for lines in answer_lines(found, model, counts) for line in lines))
         return counts
 
-    def tops() -> Iterator[TopK]:
+    def answers() -> Iterator[Found]:
         for ids, top in found:
             if bad := next((id for id in ids if isinstance(id, BadLine)), None):
                 raise FormatError(f"line {bad.line}: {bad.error}; only .jsonl can hold errors")
             counts.add(ids, top)
-            yield top
+            yield ids, top
 
-    write_prediction_blocks(path, tops(), model.n_labels, model.label_names)
+    write_found(path, answers(), model.n_labels, model.label_names, style, k)
     return counts

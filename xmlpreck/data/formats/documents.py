@@ -3,11 +3,23 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from xmlpreck.data.dataset import MAX_ID, Documents
+from xmlpreck.data.formats.column_choice import (
+    LISTS,
+    MAX_NAMES,
+    SAMPLE_ROWS,
+    Chooser,
+    Chosen,
+    Columns,
+    shown_names,
+    split_labels,
+)
+from xmlpreck.data.formats.tables import Opened, id_of, label_name
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import numbered_lines, write_lines
 
@@ -16,29 +28,11 @@ _LATE_LABEL = re.compile(r"(?:^|[ \t])(__label__[^ \t]*)")
 # What fastText takes as white space: a label that holds one would come back as two.
 _BLANK = re.compile(r"[\s\0]")
 
-Document = tuple[str, list[str]]
+Document = tuple[str, list[str], Any]  # text, labels, id
 LineParser = Callable[[str], Document | None]
 
-# Fields of a text and of its labels: the first of these that an object has.
-TEXT_FIELDS = (("text",), ("title", "content"))
+# The repository's own files have these; each line may have either.
 LABEL_FIELDS = ("labels", "target_ind")
-MAX_FIELDS = 100  # remembered per file: objects may have a million names
-
-
-class Fields:
-    """Names of the fields, or columns, that a reader has found: those that it read and those that it ignored."""
-
-    def __init__(self) -> None:
-        self.read: dict[str, None] = {}  # in the order of the file
-        self.unread: dict[str, None] = {}
-
-    def add(self, names: Iterable[str], wanted: Sequence[str]) -> None:
-        """Add the field names of one object, or the columns of a table."""
-        for name in names:
-            if name in wanted:
-                self.read[name] = None
-            elif len(self.unread) < MAX_FIELDS:
-                self.unread[name] = None
 
 
 def parse_object(line: str) -> dict[str, Any]:
@@ -65,14 +59,6 @@ def _field(fields: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def _label_name(label: Any) -> str:
-    if isinstance(label, int) and not isinstance(label, bool):
-        return str(label)
-    if not isinstance(label, str) or not label:
-        raise ValueError(f"label {json.dumps(label)[:40]} is not a name: labels are strings or whole numbers")
-    return label
-
-
 def _indexed_name(label: Any, titles: list[str] | None) -> str:
     n_labels = MAX_ID if titles is None else len(titles)
     if not isinstance(label, int) or isinstance(label, bool):
@@ -82,31 +68,38 @@ def _indexed_name(label: Any, titles: list[str] | None) -> str:
     return str(label) if titles is None else titles[label]
 
 
-def shown_fields(names: Iterable[str]) -> str:
-    """Quote the first field names for a message."""
-    return ", ".join(repr(name)[:40] for name in list(names)[:8]) or "nothing"
+class _JsonParser:
+    """Parse lines of JSON by the fields that were chosen for all of them."""
 
+    def __init__(self, chosen: Chosen, titles: list[str] | None) -> None:
+        self.chosen, self.titles = chosen, titles
 
-def _json_parser(titles: list[str] | None, found: Fields) -> LineParser:
-    def parse(line: str) -> Document | None:
+    def __call__(self, line: str) -> Document | None:
         if not line.strip():
             return None
-        fields = parse_object(line)
-        text_fields = next((names for names in TEXT_FIELDS if any(name in fields for name in names)), None)
-        if text_fields is None:
-            raise ValueError(
-                f"has the fields {shown_fields(fields)}: it needs text and labels, or title, content and target_ind"
-            )
-        # The repository's title and content come with target_ind, texts of others with labels.
-        label_fields = LABEL_FIELDS if text_fields == ("text",) else LABEL_FIELDS[::-1]
-        label_field = next((name for name in label_fields if name in fields), label_fields[0])
-        text = " ".join(part for name in text_fields if (part := _field(fields, name, str)))
-        entries = _field(fields, label_field, list)
-        labels = [_label_name(label) if label_field == "labels" else _indexed_name(label, titles) for label in entries]
-        found.add(fields, (*text_fields, label_field))
-        return text, labels
+        fields, chosen = parse_object(line), self.chosen
+        if not any(name in fields for name, _ in chosen.text):
+            wanted = shown_names(name for name, _ in chosen.text)
+            raise ValueError(f"has the fields {shown_names(fields)}, but the text is read from {wanted}")
+        parts = [part for name, weight in chosen.text if (part := _field(fields, name, str)) for _ in range(weight)]
+        row_id = None if chosen.id is None else id_of(fields.get(chosen.id))
+        return " ".join(parts), self._labels(fields), row_id
 
-    return parse
+    def _labels(self, fields: dict[str, Any]) -> list[str]:
+        name = self.chosen.labels
+        if name in LABEL_FIELDS:
+            # The repository's title and content come with target_ind, texts of others with labels.
+            order = LABEL_FIELDS if self.chosen.text[0][0] == "text" else LABEL_FIELDS[::-1]
+            name = next((field for field in order if field in fields), name)
+        value = fields.get(name) if name is not None else None
+        if name == "target_ind":
+            return [_indexed_name(label, self.titles) for label in _field(fields, name, list)]
+        if isinstance(value, str):
+            return split_labels([value], self.chosen.separator)
+        if name is None or name not in fields:
+            return []
+        labels = [label_name(label) for label in _field(fields, name, list)]
+        return labels if self.chosen.separator in (None, LISTS) else split_labels(labels, self.chosen.separator)
 
 
 def _parse_fasttext(line: str) -> Document:
@@ -118,7 +111,7 @@ def _parse_fasttext(line: str) -> Document:
     text = line[end + 1 :] if line[end : end + 1] in (" ", "\t") else line[end:]
     if late := _LATE_LABEL.search(text):
         raise ValueError(f"{late[1][:40]!r} is inside the text: put the labels before it")
-    return text, labels
+    return text, labels, None
 
 
 def _first_repeated(names: list[str]) -> str | None:
@@ -127,10 +120,14 @@ def _first_repeated(names: list[str]) -> str | None:
     return next(name for name, count in Counter(names).items() if count > 1)
 
 
-def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterator[Documents]:
-    texts: list[str] = []
-    labels: list[list[str]] = []
+def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int, has_ids: bool = False) -> Iterator[Documents]:
+    chunk: list[Document] = []
     n_chunks = 0
+
+    def documents() -> Documents:
+        ids = [row_id for _, _, row_id in chunk] if has_ids else None
+        return Documents([text for text, _, _ in chunk], [labels for _, labels, _ in chunk], ids)
+
     for number, line in numbered_lines(path):
         try:
             document = parse(line)
@@ -140,13 +137,12 @@ def _read_lines(path: AnyPath, parse: LineParser, rows_per_chunk: int) -> Iterat
             continue
         if (name := _first_repeated(document[1])) is not None:
             raise FormatError(f"{path}:{number}: label {name[:40]!r} appears twice: remove one")
-        texts.append(document[0])
-        labels.append(document[1])
-        if len(texts) == rows_per_chunk:
-            yield Documents(texts, labels)
-            texts, labels, n_chunks = [], [], n_chunks + 1
-    if texts or not n_chunks:
-        yield Documents(texts, labels)
+        chunk.append(document)
+        if len(chunk) == rows_per_chunk:
+            yield documents()
+            chunk, n_chunks = [], n_chunks + 1
+    if chunk or not n_chunks:
+        yield documents()
 
 
 def read_titles(path: AnyPath) -> list[str]:
@@ -165,14 +161,29 @@ def read_titles(path: AnyPath) -> list[str]:
     return names
 
 
-def read_jsonl(path: AnyPath, rows_per_chunk: int, found: Fields | None = None) -> Iterator[Documents]:
-    """Read objects with `text`, or `title` and `content`, and with `labels` or `target_ind`; skip blank lines.
+def open_jsonl(path: AnyPath, columns: Columns, remembered: Columns | None = None) -> Opened:
+    """Open objects with texts, labels and ids; blank lines are skipped.
 
-    Ids in `target_ind` are named by `lbl.json` beside the file. The names of the fields are added to `found`.
+    Ids in `target_ind` are named by `lbl.json` beside the file.
     """
     labels = (Path(path).with_name(name) for name in ("lbl.json", "lbl.json.gz"))
     titles = next((read_titles(file) for file in labels if file.is_file()), None)
-    return _read_lines(path, _json_parser(titles, found or Fields()), rows_per_chunk)
+    sample: list[dict[str, Any]] = []
+    names: dict[str, None] = {}
+    for number, line in islice(numbered_lines(path), SAMPLE_ROWS):
+        if line.strip():
+            try:
+                sample.append(parse_object(line))
+            except ValueError as error:
+                raise FormatError(f"{path}:{number}: {error}") from None
+            names |= dict.fromkeys(islice(sample[-1], MAX_NAMES - len(names)))
+    if sample:
+        rows = [[fields.get(name) for name in names] for fields in sample]
+        chosen = Chooser(path, list(names), rows).choose(columns, remembered)
+    else:
+        chosen = Chosen([], [("text", 1)], "labels", None, None)
+    parse = _JsonParser(chosen, titles)
+    return Opened(chosen, None, lambda n: _read_lines(path, parse, n, chosen.id is not None))
 
 
 def read_fasttext(path: AnyPath, rows_per_chunk: int) -> Iterator[Documents]:
@@ -187,27 +198,31 @@ def _format_fasttext(text: str, labels: list[str]) -> str:
     if "\n" in text or "\r" in text:
         raise ValueError("the text holds a line break, which fastText cannot: write jsonl")
     line = " ".join(f"__label__{label}" for label in labels) + " " + text
-    if _parse_fasttext(line) != (text, labels):
+    if _parse_fasttext(line) != (text, labels, None):
         raise ValueError("the text holds __label__: write jsonl")
     return line
 
 
 def write_documents(path: AnyPath, chunks: Iterable[Documents], format: str) -> None:
-    """Write `{"text": ..., "labels": [...]}` (jsonl) or fastText lines; refuse what such a line cannot hold."""
+    """Write `{"text": ..., "labels": [...]}` (jsonl, with ids) or fastText lines; refuse what a line cannot hold."""
 
     def lines() -> Iterator[str]:
-        documents = (document for chunk in chunks for document in zip(chunk.texts, chunk.labels, strict=True))
-        for row, (text, labels) in enumerate(documents):
-            try:
-                if format == "jsonl":
-                    line = json.dumps({"text": text, "labels": labels}, ensure_ascii=False)
-                else:
-                    line = _format_fasttext(text, labels)
-                line.encode()
-            except UnicodeEncodeError:
-                raise FormatError(f"{path}: row {row}: holds half of a surrogate pair: no file can hold it") from None
-            except ValueError as error:
-                raise FormatError(f"{path}: row {row}: {error}") from None
-            yield line
+        row = 0
+        for chunk in chunks:
+            for i, (text, labels) in enumerate(zip(chunk.texts, chunk.labels, strict=True)):
+                try:
+                    if format == "jsonl":
+                        ids = {} if chunk.ids is None else {"id": chunk.ids[i]}
+                        line = json.dumps(ids | {"text": text, "labels": labels}, ensure_ascii=False)
+                    else:
+                        line = _format_fasttext(text, labels)
+                    line.encode()
+                except UnicodeEncodeError:
+                    what = "holds half of a surrogate pair: no file can hold it"
+                    raise FormatError(f"{path}: row {row}: {what}") from None
+                except ValueError as error:
+                    raise FormatError(f"{path}: row {row}: {error}") from None
+                yield line
+                row += 1
 
     write_lines(path, lines())

@@ -1,7 +1,8 @@
-"""Write predictions: Parquet and JSON lines with names, CSR `.npz`, and the sparse text that evaluators read."""
+"""Write predictions: Parquet, JSON lines and CSV with names, CSR `.npz`, and the sparse text that evaluators read."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,28 @@ from scipy.sparse import csr_array
 from xmlpreck.data.dataset import TopK, build_csr, check_matrix, stack_rows
 from xmlpreck.data.formats.json_rows import BadLine
 from xmlpreck.data.formats.npz import save_csr
+from xmlpreck.data.formats.prediction_tables import WIDE, TableStyle, write_table
 from xmlpreck.data.formats.repository import format_rows
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.files.contents import Spool, write_lines
 
+# Ids of rows: a range of their numbers if they have none of their own, and their labels.
+Found = tuple[Sequence[Any], TopK]
+Parts = Iterator[tuple[Sequence[Any], TopK, csr_array]]
+
 
 def prediction_kind(path: AnyPath) -> str:
     """Return the suffix of a path; refuse one that cannot be written."""
     suffix = Path(path).suffix
-    if suffix not in _WRITERS:
-        known = f"predictions are {', '.join(_WRITERS)}; .npy and .txt.gz are for reading only"
+    if suffix not in (*_WRITERS, *TABLES):
+        known = f"predictions are {', '.join((*_WRITERS, *TABLES))}; .npy and .txt.gz are for reading only"
         raise FormatError(f"{path}: unknown kind {suffix!r}: {known}")
     return suffix
 
 
 def write_predictions(path: AnyPath, topk: TopK, n_labels: int, label_names: list[str] | None = None) -> None:
-    """Write predictions in the format of the suffix: `.npz`, `.txt`, or with names `.parquet` and `.jsonl`."""
+    """Write predictions in the format of the suffix: `.npz`, `.txt`, or with names `.parquet`, `.jsonl`, `.csv`."""
     write_prediction_blocks(path, [topk], n_labels, label_names)
 
 
@@ -39,17 +45,37 @@ def write_prediction_blocks(
     """Write predictions block by block and return the number of rows; only `.npz` holds all blocks in memory."""
     n_rows = 0
 
-    def parts() -> Parts:
+    def found() -> Iterator[Found]:
         nonlocal n_rows
         for block in blocks:
+            yield range(n_rows, n_rows + len(block.labels)), block
             n_rows += len(block.labels)
-            yield block, _as_matrix(path, block, n_labels)
 
-    _WRITERS[prediction_kind(path)](path, parts(), n_labels, label_names)
+    write_found(path, found(), n_labels, label_names)
     return n_rows
 
 
-Parts = Iterator[tuple[TopK, csr_array]]
+def write_found(
+    path: AnyPath,
+    found: Iterable[Found],
+    n_labels: int,
+    label_names: list[str] | None = None,
+    style: TableStyle = WIDE,
+    k: int | None = None,
+) -> None:
+    """Write predictions with the ids of their rows, where the format of the suffix has a column for them.
+
+    A wide table has columns for `k` labels (None: as many as the first block has).
+    """
+    kind = prediction_kind(path)
+    parts = ((ids, block, _as_matrix(path, block, n_labels)) for ids, block in found)
+    if kind not in TABLES:
+        _WRITERS[kind](path, parts, n_labels, label_names)
+        return
+    first = next(parts, None)
+    blocks = [] if first is None else chain([first], parts)
+    width = k if k is not None else 0 if first is None else first[1].labels.shape[1]
+    write_table(path, ((ids, block) for ids, block, _ in blocks), label_names, style, width)
 
 
 def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
@@ -65,12 +91,12 @@ def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
 
 
 def _write_npz(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
-    save_csr(path, stack_rows([matrix for _, matrix in parts] or [csr_array((0, n_labels), dtype=np.float32)]))
+    save_csr(path, stack_rows([matrix for _, _, matrix in parts] or [csr_array((0, n_labels), dtype=np.float32)]))
 
 
 def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
     with Spool(path) as spool:
-        for matrix in (matrix for _, matrix in parts):
+        for matrix in (matrix for _, _, matrix in parts):
             # Scores must be positive: the repository's Matlab evaluator marks a chosen label by 0, and sparse files
             # drop zeros. Scores that differ by less than nine digits around 1 become ties.
             score = matrix.data.astype(np.float64)
@@ -93,24 +119,22 @@ def json_lines(topk: TopK, label_names: list[str] | None, ids: Iterable[Any]) ->
 
 
 def _write_json(path: AnyPath, parts: Parts, _: int, label_names: list[str] | None) -> None:
-    def lines() -> Iterator[str]:
-        start = 0
-        for topk, _ in parts:
-            yield from json_lines(topk, label_names, range(start, start + len(topk.labels)))
-            start += len(topk.labels)
-
-    write_lines(path, lines())
+    write_lines(path, (line for ids, topk, _ in parts for line in json_lines(topk, label_names, ids)))
 
 
 def _write_parquet(path: AnyPath, parts: Parts, n_labels: int, label_names: list[str] | None) -> None:
     kinds = {"row": pa.int64(), "labels": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
     if label_names is not None:
         kinds["names"] = pa.list_(pa.string())
+    first = next(parts, None)
+    has_ids = first is not None and not isinstance(first[0], range)
+    if has_ids:
+        kinds["id"] = pa.string()
     schema = pa.schema(kinds, {"n_labels": str(n_labels)})
     names = pa.array(label_names or [], pa.string())
     start = 0
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        for topk, matrix in parts:
+        for ids, topk, matrix in [] if first is None else chain([first], parts):
             chosen = topk.labels >= 0
             labels = pa.array(topk.labels[chosen], pa.int32())
             flat = [labels, pa.array(topk.scores[chosen], pa.float32())]
@@ -119,7 +143,8 @@ def _write_parquet(path: AnyPath, parts: Parts, n_labels: int, label_names: list
             offsets = pa.array(matrix.indptr, pa.int32())
             rows = pa.array(np.arange(start, start + matrix.shape[0], dtype=np.int64))
             lists = [pa.ListArray.from_arrays(offsets, column) for column in flat]
-            writer.write_table(pa.table([rows, *lists], schema=schema))
+            own = [pa.array(map(str, ids), pa.string())] if has_ids else []
+            writer.write_table(pa.table([rows, *lists, *own], schema=schema))
             start += matrix.shape[0]
 
 
@@ -129,3 +154,4 @@ _WRITERS: dict[str, Callable[[AnyPath, Parts, int, list[str] | None], None]] = {
     ".txt": _write_text,
     ".jsonl": _write_json,
 }
+TABLES = (".csv", ".tsv")

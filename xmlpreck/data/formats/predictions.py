@@ -21,7 +21,7 @@ from scipy.sparse import csr_array, load_npz
 from xmlpreck.config import parse_whole
 from xmlpreck.data.dataset import MAX_ID, TopK, build_csr, check_offsets, regroup
 from xmlpreck.data.formats.npz import read_matrix, read_shape
-from xmlpreck.data.formats.prediction_output import prediction_kind
+from xmlpreck.data.formats.prediction_output import TABLES, prediction_kind
 from xmlpreck.data.formats.repository import SCORES, read_header
 from xmlpreck.files import AnyPath, FormatError, first_line
 from xmlpreck.files.contents import line_blocks, numbered_lines, read_head, reading_as
@@ -29,8 +29,7 @@ from xmlpreck.kernels import parsing
 
 DEPTH = 100
 
-_ROWS_AT_ONCE = 8192
-_DENSE_ENTRIES = 1 << 20
+_ROWS_AT_ONCE, _DENSE_ENTRIES = 8192, 1 << 20
 # All rows of a block are padded to the longest; a block that exceeds both limits is refused.
 _MAX_PADDED_ENTRIES, _MAX_PADDING_RATIO = 1 << 26, 50
 # The smallest float64 that becomes an infinite float32.
@@ -160,6 +159,8 @@ def open_predictions(
         source = _open_dense(file, depth)
     elif file.suffix == ".jsonl":
         source = _Source(_count_lines(file)[0], None, partial(_read_json, file), line_of_row_0=1, is_ranked=True)
+    elif file.suffix in TABLES:
+        raise FormatError(f"{path}: CSV is not read again: write .parquet or .jsonl to evaluate predictions")
     elif prediction_kind(file) == ".npz":
         source = _Source(*read_shape(file), partial(_read_npz, file))
     else:

@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmlpreck.data.formats import columns
+from xmlpreck.data.formats.column_choice import ID_NAMES, LABEL_NAMES, TEXT_NAMES
+from xmlpreck.data.formats.delimited import DelimitedTable
+from xmlpreck.data.formats.fulltext import is_fulltext
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import HEAD_BYTES, read_head
 
 NUMERIC_FORMATS = ("repository", "pair", "libsvm", "npz", "split")
-DOCUMENT_FORMATS = ("jsonl", "fasttext")
+WRITTEN_DOCUMENTS = ("jsonl", "fasttext")
+TABLES = ("csv", "tsv", "parquet")
+DOCUMENT_FORMATS = (*WRITTEN_DOCUMENTS, *TABLES, "fulltext")
 FORMATS = NUMERIC_FORMATS + DOCUMENT_FORMATS
 
 SPLITS = ("train", "test")
@@ -25,13 +30,15 @@ _TEXT_NAMES = (
     "{long}.jsonl",
     "{long}.ft",
     "{long}.fasttext",
+    "{long}.csv",
+    "{long}.tsv",
 )
 _NPZ_NAMES = ("X_{long}.npz", "X.{short}.npz")
 
 _INTEGERS = re.compile(rb"[ \t]*\d+(?:[ \t]+\d+)*[ \t\r]*")
 _PAIRS = rb"(?:[ \t]+\d+:[-+.\deE]+)*[ \t\r]*"
 _LIBSVM_LINE = re.compile(rb"(?:\d+(?:,\d+)*)?" + _PAIRS + rb"|\d+:[-+.\deE]+" + _PAIRS)
-_FOREIGN = {b"PAR1": "Parquet", b"\x89HDF": "HDF5", b"%PDF": "PDF", b"\x1f\x8b": "gzip within gzip"}
+_FOREIGN = {b"\x89HDF": "HDF5", b"%PDF": "PDF", b"\x1f\x8b": "gzip within gzip"}
 
 
 class Source(NamedTuple):
@@ -65,7 +72,9 @@ def partner(path: Path) -> Path:
 
 
 def _names(split: str) -> tuple[str, ...]:
-    names = (*(f"{name}{end}" for name in _TEXT_NAMES for end in ("", ".gz")), *_NPZ_NAMES)
+    names = [*(f"{name}{end}" for name in _TEXT_NAMES for end in ("", ".gz")), *_NPZ_NAMES, "{long}.parquet"]
+    if split == "test":  # held-back rows of texts are often called so
+        names += ["dev.csv", "dev.tsv", "dev.jsonl", "dev.parquet"]
     return tuple(name.format(long=split, short=SHORT_NAMES[split]) for name in names)
 
 
@@ -93,6 +102,8 @@ def recognise_file(path: Path) -> str:
     foreign = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), None)
     if not head or foreign:
         shown = foreign or "nothing: the file is empty"
+    elif head.startswith(b"PAR1"):
+        return "parquet"
     elif head.lstrip()[:1] == b"{":
         return "jsonl"
     elif found := _format_of_lines(lines[:100]):
@@ -100,7 +111,23 @@ def recognise_file(path: Path) -> str:
             # Row numbers beside rows that are split already belong to another file.
             return "split" if "data" in path.name.lower() else found
         return found
+    elif is_delimited(path):
+        return "csv"
     raise FormatError(f"{path}: unknown format: it begins with {shown}: format= can force one of {', '.join(FORMATS)}")
+
+
+def is_delimited(path: Path) -> bool:
+    """Tell whether a text is a table: by its suffix, or by columns of which names or URIs tell texts and labels."""
+    if {".csv", ".tsv"} & set(path.suffixes):
+        return True
+    try:
+        table = DelimitedTable(path)
+        if not table.dialect.header:
+            return True
+        names = {name.casefold() for name in table.names}
+        return len(names) > 1 and bool(names & {*TEXT_NAMES}) and bool(names & {*LABEL_NAMES, *ID_NAMES})
+    except FormatError:
+        return False
 
 
 def list_files(folder: Path, split: str) -> list[Path]:
@@ -112,6 +139,12 @@ def list_files(folder: Path, split: str) -> list[Path]:
     return [file for file in named if not file.name.startswith("filter_labels")]
 
 
+def is_fulltext_folder(folder: Path) -> bool:
+    """Tell whether a folder has texts with subjects beside them, and no files that are named as a split."""
+    named = any(list_files(folder, split) or columns.find_data(folder, split) for split in SPLITS)
+    return not named and is_fulltext(folder)
+
+
 def _find_in_folder(folder: Path, split: str, format: str | None, kinds: tuple[str, ...]) -> Source | None:
     files = list_files(folder, split)
     data = columns.find_data(folder, split) if format in (None, "split") else None
@@ -121,6 +154,8 @@ def _find_in_folder(folder: Path, split: str, format: str | None, kinds: tuple[s
     found = [Source(recognise_file(file), file, folder) for file in files]
     found += [Source("split", data, folder)] if data else []
     fitting = [source for source in found if source.format in kinds] or found
+    # Tables may stand beside the rows that were made of them; who wants texts asks for these kinds.
+    fitting = [source for source in fitting if source.format not in TABLES] or fitting
     if len({source.format for source in fitting}) > 1:
         shown = ", ".join(f"{source.path.name} ({source.format})" for source in fitting)
         raise FormatError(f"{folder}: the {split} data may be any of {shown}: format= can force one")
@@ -157,6 +192,9 @@ def find_source(
     if format is not None:
         check_format(format)
     found = Path(path)
+    if found.is_dir() and format in (None, "fulltext") and not list_files(found, split):
+        is_ours = format is not None or is_fulltext_folder(found)
+        return Source("fulltext", found, found) if is_ours else _find_in_folder(found, split, format, kinds)
     if found.is_dir():
         return _find_in_folder(found, split, format, kinds)
     return Source(format or recognise_file(found), found, found) if found.is_file() else None

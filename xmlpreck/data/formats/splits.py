@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -17,20 +19,24 @@ from xmlpreck.data.dataset import (
     stack_rows,
     with_equal_labels,
 )
-from xmlpreck.data.formats import columns, documents, npz, repository
+from xmlpreck.data.formats import columns, documents, fulltext, npz, repository, tables
+from xmlpreck.data.formats.column_choice import ANY, Columns
 from xmlpreck.data.formats.recognition import (
     DOCUMENT_FORMATS,
     NUMERIC_FORMATS,
     SHORT_NAMES,
     SPLITS,
+    WRITTEN_DOCUMENTS,
     Source,
     check_format,
     check_split,
     find_source,
+    is_fulltext_folder,
     list_files,
     partner,
     require_source,
 )
+from xmlpreck.data.formats.tables import Opened
 from xmlpreck.files import AnyPath, FormatError, write_errors
 from xmlpreck.files.contents import BLOCK_BYTES, parse_names, read_bytes, write_names
 
@@ -63,7 +69,9 @@ def has_split(path: AnyPath, split: str) -> bool:
     check_split(split)
     folder = Path(path)
     if folder.is_dir():
-        return bool(list_files(folder, split)) or columns.find_data(folder, split) is not None
+        if list_files(folder, split) or columns.find_data(folder, split) is not None:
+            return True
+        return split == "train" and is_fulltext_folder(folder)
     return folder.is_file()
 
 
@@ -172,24 +180,56 @@ def read_split(path: AnyPath, split: str, format: str | None = None, **options: 
     return next(_with_names(source, iter([tuple(map(stack_rows, parts))])))
 
 
+def open_documents(
+    path: AnyPath,
+    split: str,
+    format: str | None = None,
+    chosen: Columns = ANY,
+    remembered: Columns | None = None,
+) -> Opened:
+    """Open one split of texts; what `chosen` leaves open is as `remembered` says, or recognised."""
+    source = require_source(path, split, format, DOCUMENT_FORMATS)
+    _refuse_unused(source, chosen)
+    if source.format == "jsonl":
+        return documents.open_jsonl(source.path, chosen, remembered)
+    if source.format == "fasttext":
+        return Opened(None, None, partial(documents.read_fasttext, source.path))
+    if source.format == "fulltext":
+        return Opened(None, None, partial(fulltext.read_fulltext, source.path, encoding=chosen.encoding))
+    if source.format == "parquet":
+        return tables.open_parquet(source.path, chosen, remembered)
+    if source.format == "tsv":
+        chosen = replace(chosen, delimiter="\t")
+    return tables.open_delimited(source.path, chosen, remembered)
+
+
+def _refuse_unused(source: Source, chosen: Columns) -> None:
+    """Refuse what the format has no use for."""
+    used = {"--text-columns", "--labels-column", "--label-separator", "--id-column"}
+    if source.format in ("csv", "tsv"):
+        return
+    if source.format in ("fasttext", "fulltext"):
+        used = {"--label-separator"} if source.format == "fasttext" else {"--encoding"}
+    for flag in chosen.given():
+        if flag not in used:
+            raise FormatError(f"{source.path}: {flag} has no effect on {source.format}: leave it out")
+
+
 def document_chunks(
     path: AnyPath,
     split: str,
     format: str | None = None,
     rows_per_chunk: int = 4_096,
-    found: documents.Fields | None = None,
+    columns: Columns = ANY,
 ) -> Iterator[Documents]:
-    """Read one split of texts, `rows_per_chunk` at a time; at least one chunk. Field names are added to `found`."""
+    """Read one split of texts, `rows_per_chunk` at a time; at least one chunk."""
     _check_rows_per_chunk(rows_per_chunk)
-    source = require_source(path, split, format, DOCUMENT_FORMATS)
-    if source.format == "jsonl":
-        return documents.read_jsonl(source.path, rows_per_chunk, found)
-    return documents.read_fasttext(source.path, rows_per_chunk)
+    return open_documents(path, split, format, columns).chunks(rows_per_chunk)
 
 
-def read_documents(path: AnyPath, split: str, format: str | None = None) -> Documents:
+def read_documents(path: AnyPath, split: str, format: str | None = None, columns: Columns = ANY) -> Documents:
     """Read all texts of one split, and the names of their labels."""
-    return next(document_chunks(path, split, format, sys.maxsize))
+    return next(document_chunks(path, split, format, sys.maxsize, columns))
 
 
 def _check_rows_per_chunk(rows_per_chunk: int) -> None:
@@ -232,8 +272,10 @@ def write_split(
     """
     check_split(split)
     check_format(format)
+    if format not in _FILE_NAMES:
+        raise FormatError(f"{path}: {format} is read, not written: write {' or '.join(WRITTEN_DOCUMENTS)}")
     target = _target(Path(path), split, format, compress)
-    kind = Documents if format in DOCUMENT_FORMATS else Dataset
+    kind = Documents if format in WRITTEN_DOCUMENTS else Dataset
     checked = _of_kind(target, chunks, kind, format)
     if kind is Documents:
         documents.write_documents(target, checked, format)
