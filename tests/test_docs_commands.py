@@ -61,6 +61,7 @@ NOT_RUN = {
     "python tools/make_synthetic.py --out a670k": "makes 0.5 GB; the page's other commands get a small set of it",
     "python tools/reproduce.py --data FOLDER --out docs": "takes hours",
     "python tools/bench_peers.py": "needs the environments of other tools",
+    "python tools/bench_text.py --data train.parquet": "takes a minute, on real data",
     "python tools/bench_text.py --scores FOLDER ... --language de": "takes minutes, on real data",
     "python tools/bench_busy.py --data ../shared/data/bibtex --threads 1 2 4 8 --repeat 7 --patience 60": "takes long",
     "python tools/bench_tail.py --update docs/tail.md": "takes an hour, on real data",

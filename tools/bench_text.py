@@ -7,9 +7,10 @@
 
 Checks first, on 500 texts, that our rows are those of TfidfVectorizer with the terms of tests/reference.py. Then each
 learns its vocabulary from all texts and turns these into rows; ratios are of one run. Last, single texts of 600 words.
-`--pecos` is the Python of an environment that has libpecos. `--scores` trains on train.jsonl of each folder instead,
-untuned, with three seeds, and prints the mean P@1, P@3 and P@5 on test.jsonl: by default, with the regular expression
-that was the default before, and with the stems of `--language`, if given.
+`--pecos` is the Python of an environment that has libpecos. `--scores` trains on each folder
+instead (train.jsonl and test.jsonl, or train.parquet and dev.parquet), untuned and with three seeds, and prints the
+mean P@1, P@3 and P@5: by default, with the regular expression that was the default before, and with the stems of
+`--language`, if given.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from bench_train import machine
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import xmlpreck
-from xmlpreck.data.location import DataLocation
+from xmlpreck.data.location import Columns, DataLocation
 from xmlpreck.data.text import TextVectorizer, fit_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -89,24 +90,27 @@ def time_single(vectorizer: TextVectorizer, texts: list[str], n_calls: int = 200
     return {"median_ms": float(median), "p99_ms": float(high)}
 
 
-def mean_scores(folder: Path, settings: dict[str, Any]) -> list[float]:
-    """Train on train.jsonl with three seeds; returns the mean P@1, P@3 and P@5 on test.jsonl in percent."""
+def mean_scores(folder: Path, settings: dict[str, Any], n_seeds: int) -> list[float]:
+    """Train with some seeds; returns the mean P@1, P@3 and P@5 in percent."""
+    is_lines = (folder / "train.jsonl").exists()
+    columns = Columns() if is_lines else Columns("text", "labels")
+    names = ("train.jsonl", "test.jsonl") if is_lines else ("train.parquet", "dev.parquet")
+    train, test = (DataLocation(str(folder / name), columns=columns) for name in names)
     scores = []
-    for seed in range(3):
-        model = xmlpreck.fit(folder / "train.jsonl", tune=False, seed=seed, settings=settings)
-        test: Any = DataLocation(str(folder / "test.jsonl")).open(model.vectorizer, model.label_names)
-        found = model.score(test)
+    for seed in range(n_seeds):
+        model = xmlpreck.fit(train, tune=False, seed=seed, settings=settings)
+        found = model.score(test.open(model.vectorizer, model.label_names))
         scores.append([found[f"P@{k}"] for k in (1, 3, 5)])
     return [round(float(score), 2) for score in np.mean(scores, axis=0)]
 
 
-def print_scores(folders: list[str], language: str | None) -> None:
+def print_scores(folders: list[str], language: str | None, n_seeds: int) -> None:
     kinds: dict[str, dict[str, Any]] = {"words of every script": {}, OLD_PATTERN: {"text.token_pattern": OLD_PATTERN}}
     if language:
         kinds[f"stems, {language}"] = {"text.language": language}
     for folder in map(Path, folders):
         for name, settings in kinds.items():
-            print(f"{folder.name:8s} {name:24s}", *mean_scores(folder, settings), flush=True)
+            print(f"{folder.name:8s} {name:24s}", *mean_scores(folder, settings, n_seeds), flush=True)
 
 
 def main() -> int:
@@ -115,6 +119,7 @@ def main() -> int:
     what.add_argument("--data")
     what.add_argument("--scores", nargs="+", metavar="FOLDER")
     parser.add_argument("--language")
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--column", default="text")
     parser.add_argument("--rows", type=int, default=45_000)
     parser.add_argument("--threads", type=int, default=0)
@@ -122,7 +127,7 @@ def main() -> int:
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.scores:
-        print_scores(args.scores, args.language)
+        print_scores(args.scores, args.language, args.seeds)
         return 0
     texts = pq.read_table(args.data, columns=[args.column])[args.column].to_pylist()[: args.rows]
     check_equal(texts[:500])
