@@ -107,7 +107,11 @@ def test_spreadsheets(tmp_path):
     for encoding in ("utf-8-sig", "utf-16"):
         found = read(written(tmp_path / "t.csv", text, encoding))
         assert found[:2] == (['Übergröße "XL"', "a;b\r\nc"], [["Mode"], ["Mode"]])
+    assert read(tmp_path / "t.csv", Columns(encoding="utf-16-le")) == found  # the mark is no letter of a name
     assert read(written(tmp_path / "t.csv", "text,tag\ra,x\rb,y\r")).labels == [["x"], ["y"]]
+    (tmp_path / "t.csv").write_bytes(b"text,tag\na\x81,x\n")
+    with refuses("t.csv:2: byte 2 of the line (0x81) is not cp1252: if 'a\\x81,x' is right, say --encoding latin-1"):
+        read(tmp_path / "t.csv", Columns(encoding="cp1252"))
 
 
 def test_packed_and_unnamed_tables(tmp_path):
@@ -528,3 +532,32 @@ def test_a_label_separator_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert scorer.info["data"]["label_separator"] == ";"
     assert main(["evaluate", "--pred", "m", "--model", "m", *words, "--resamples", "0"]) == 0
     assert "m: was trained on these rows" in capsys.readouterr().err
+
+
+def test_columns_that_are_not_utf_8_are_refused(tmp_path):
+    """Found by the fuzzer: Arrow checks no bytes until they become texts."""
+    bad = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xb0a"))
+    pq.write_table(pa.table({"text": bad, "labels": ["x"]}), tmp_path / "d.parquet")
+    with refuses("d.parquet: cannot be read as a table: 'utf-8' codec can't decode byte 0xb0"):
+        read(tmp_path / "d.parquet")
+
+
+def test_training_rows_of_texts_and_ids_of_changed_rows(tmp_path, monkeypatch, capsys):
+    """evaluate --train takes texts, too; compare names rows by their own ids."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "id;title;tags",
+        *(f"doc-{i};{'cat milk' if i % 2 else 'dog bone'};{'cat' if i % 2 else 'dog'}" for i in range(20)),
+    ]
+    for name in ("a.csv", "b.csv"):
+        written(tmp_path / name, "\n".join(lines) + "\n")
+    words = ["--no-tune", "--threads", "1", "--set", "text.max_df=1.0", "--set", "text.min_df=1", "--out"]
+    assert main(["train", "--data", "a.csv", *words, "m"]) == 0
+    assert main(["predict", "--model", "m", "--data", "b.csv", "--topk", "1", "--out", "P.parquet"]) == 0
+    written(tmp_path / "bad.jsonl", '{"labels": [0], "scores": [1.0]}\n' * 20)
+    capsys.readouterr()
+    words = ["compare", "P.parquet", "bad.jsonl", "--model", "m", "--data", "b.csv", "--train", "a.csv", "--ks", "1"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^row doc-\d+: 100\.0 -> 0\.0; true: dog$", out, re.MULTILINE)
+    assert "PSP@1" in out

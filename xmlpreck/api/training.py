@@ -75,8 +75,9 @@ def fit(
 
     Parameters
     ----------
-    data : path, DataLocation or Dataset
-        A catalogue name, a file, a folder or a URI; or rows that are open already.
+    data : path, DataLocation, table or Dataset
+        A catalogue name, a file, a folder or a URI; what `load_data` returns; a data frame of texts; or rows that are
+        open already.
     out : path, optional
         Model directory to write. Checkpoints are kept beside it while the run lasts.
     tune : bool

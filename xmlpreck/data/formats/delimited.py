@@ -145,7 +145,8 @@ def find_encoding(path: AnyPath, head: bytes, given: str | None) -> str:
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     if given is not None:
         name = codecs.lookup(given).name
-        return marked if marked is not None and marked.startswith(name) else name
+        fits = marked is not None and (marked.startswith(name) or name.startswith(marked))  # utf-16 and utf-16-le
+        return marked if marked is not None and fits else name
     if marked is None and head.count(0) * 4 > len(head):
         raise FormatError(f"{path}: is not UTF-8: every second byte is 0, as in UTF-16: say --encoding utf-16-le")
     return marked or "utf-8-sig"
@@ -163,8 +164,9 @@ def undecodable(path: AnyPath, encoding: str) -> FormatError:
                 content.decode(encoding)
             except UnicodeDecodeError as error:
                 where = f"{path}:{number}: byte {error.start + 1} of the line (0x{content[error.start]:02x})"
-                around = content[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace").strip()
-                return FormatError(f"{where} is not {shown}: if {around!r} is right, say --encoding cp1252")
+                other = "latin-1" if encoding == "cp1252" else "cp1252"  # latin-1 has a letter for every byte
+                around = content[max(0, error.start - 20) : error.start + 20].decode(other, "replace").strip()
+                return FormatError(f"{where} is not {shown}: if {around!r} is right, say --encoding {other}")
     return FormatError(f"{path}: is not {shown}: say its own encoding by --encoding")
 
 
