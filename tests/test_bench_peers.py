@@ -51,7 +51,7 @@ def fake_peers(tmp_path, monkeypatch):
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(bench_peers, "RUNNER", runner)
-    monkeypatch.setattr(bench_peers, "own_systems", lambda: ["xmlpreck-no-tune"])
+    monkeypatch.setattr(bench_peers, "own_systems", lambda: ["xmlpreck-quick"])
     monkeypatch.setattr(bench_peers, "warm_up", lambda work, threads: None)  # the tests' kernels are compiled before
     monkeypatch.setattr(bench_peers, "PEERS", {"fake": "here", "broken": "here"})
     here = bench_peers.environment("numpy", version("numpy"))
@@ -70,7 +70,7 @@ def run_bench(tmp_path, *words):
 
 def test_a_bench_from_end_to_end(tmp_path, fake_peers):
     results, page = run_bench(tmp_path)
-    ours, fake = results["xmlpreck-no-tune"], results["fake"]
+    ours, fake = results["xmlpreck-quick"], results["fake"]
     assert ours["values"]["P@1"] > 80 > fake["values"]["P@1"] > 0
     assert ours["values"]["train_s"] < ours["values"]["command_s"], "reading and saving are not training"
     assert fake["values"]["train_s"] == 12.5, "its train call, as it said"
@@ -81,16 +81,16 @@ def test_a_bench_from_end_to_end(tmp_path, fake_peers):
         assert entry["load"] >= 0
     assert "it has no wheel" in results["broken"]["skipped"]
     assert "- broken: ended with 1: it has no wheel" in page
-    assert "| xmlpreck-no-tune against the best peer | +" in page
+    assert "| xmlpreck-quick against the best peer | +" in page
 
     trained = tmp_path / "work" / "demo" / "trained"
     again, _ = run_bench(tmp_path, "--peers", "fake")
-    assert again == {"xmlpreck-no-tune": ours, "fake": fake}
+    assert again == {"xmlpreck-quick": ours, "fake": fake}
     assert trained.read_text() == "1\n", "what is in the cache is not measured again"
     run_bench(tmp_path, "--peers", "fake", "--again", "fake")
     assert trained.read_text() == "1\n1\n"
     stored = json.loads((tmp_path / "work" / "results.json").read_text())
-    assert [entry["identity"]["system"] for entry in stored] == ["xmlpreck-no-tune", "fake"], (
+    assert [entry["identity"]["system"] for entry in stored] == ["xmlpreck-quick", "fake"], (
         "the new result in place of the old"
     )
 

@@ -130,7 +130,7 @@ def prepare_trainers(rows: PreparedRows, train: config.TrainConfig, threads: lis
 def peer_jobs(args: argparse.Namespace, folder: Path) -> dict[str, Callable[[], float]]:
     """Whole trainings with two threads, each in a process of its own."""
     write_features(args.data, folder)
-    pythons = {"xmlpreck-no-tune": sys.executable}
+    pythons = {"xmlpreck-quick": sys.executable}
     pythons |= {peer: prepare_environment(PEERS[peer], args.envs) for peer in args.peers}
 
     def job(system: str) -> float:

@@ -4,8 +4,8 @@
         [--out docs/peers.json] [--markdown docs/peers.md] [--update README.md]
 
 Peers come from the package index into environments of their own (--envs) and train with their default or recommended
-settings (peer_train.py); xmlpreck with its defaults, and again without tuning. Results are kept in W/results.json: what
-is there for the same data, settings and versions is not measured again, unless --again names the system.
+settings (peer_train.py); xmlpreck with its defaults, and again with --effort quick. Results are kept in W/results.json:
+what is there for the same data, settings and versions is not measured again, unless --again names the system.
 """
 
 import argparse
@@ -170,7 +170,7 @@ def store(path: Path, content: object) -> None:
 
 
 def own_systems() -> list[str]:
-    """Ours, and ours without tuning."""
+    """Ours, with each effort that is measured."""
     return [name for name in SYSTEMS if is_ours(name)]
 
 

@@ -249,7 +249,7 @@ PECOS = {
 BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
 SYSTEMS = {
     "xmlpreck": system(train_xmlpreck, load_xmlpreck, {"words": []}),
-    "xmlpreck-no-tune": system(train_xmlpreck, load_xmlpreck, {"words": ["--no-tune"]}),
+    "xmlpreck-quick": system(train_xmlpreck, load_xmlpreck, {"words": ["--effort", "quick"]}),
     "omikuji": system(train_omikuji, load_omikuji, OMIKUJI),
     "omikuji-bonsai": system(train_omikuji, load_omikuji, {**OMIKUJI, "train": BONSAI}),
     "pecos": system(train_pecos, load_pecos, PECOS),
