@@ -102,7 +102,7 @@ def test_shards_of_the_labels_choose_the_same_steps():
     for labels in (range(0, 20), range(20, 40)):
         label_shards.merge_proposals(propose(scores, Y, labels, 5), merged)
     batch = new_batch(n_rows, n_rows, max_pairs(settings, n_labels))
-    label_shards.choose_rows(merged, settings, 0.0, batch)
+    label_shards.choose_rows(merged, settings, 0.0, 0, batch)
     for row in range(n_rows):
         s, y = scores[row].astype(float), Y[row]
         expected = reference.squared_hinge(s, y, 5)

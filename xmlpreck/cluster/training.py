@@ -267,7 +267,8 @@ class ClusterTrainer:
             answers = shards.answers(calls[part], ask_again)
             seconds += [answer.seconds for answer in answers]
             proposals = [Proposals(*map(np.array, answer.proposals)) for answer in answers]  # Ray's are read-only
-            chosen.append(choose(proposals, settings, self.n_batches))
+            n_before = sum(len(each.n_labels_of) for each in chosen)
+            chosen.append(choose(proposals, settings, self.n_batches, n_before))
             self.cursor.add(chosen[-1].batch, chosen[-1].n_labels_of)
         self.pending = split_pairs(chosen, self.log.ranges)
         self.log.add(self.pending)

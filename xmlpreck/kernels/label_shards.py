@@ -51,14 +51,17 @@ def merge_proposals(proposals, merged):
 
 
 @kernel
-def choose_rows(merged, settings, n_batches, batch):
-    """Choose the steps of rows whose merged proposals are complete, as train_rows does after n_batches batches."""
+def choose_rows(merged, settings, n_batches, first, batch):
+    """Choose the steps of rows whose merged proposals are complete, as train_rows does after n_batches batches.
+
+    `first`: where in the batch these rows begin.
+    """
     eta = settings.eta / (n_batches + 1) ** settings.decay
     for row in range(len(merged.n_pos)):
         choose_row(
             merged.pos[row], merged.pos_labels[row], merged.n_pos[row],
             merged.neg[row], merged.neg_labels[row], merged.n_neg[row], merged.pos_labels[row, :0], merged.pos[row, :0],
-            settings, eta, int(n_batches), row, row, batch,
+            settings, eta, int(n_batches) + first, row, row, batch,
         )  # fmt: skip
 
 

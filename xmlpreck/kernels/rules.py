@@ -205,8 +205,8 @@ def choose_row(
 ):  # fmt: skip
     """Write the step of one row, with eta and the labels' weights, into slot, by ascending label.
 
-    The step of the hinge is HINGE_STEP * eta long. n_batches: batches before this one; `index` is the row's within the
-    call.
+    The step of the hinge is HINGE_STEP * eta long. n_batches + slot says whose turn it is, see _hinge_pairs; `index` is
+    the row's within the call.
     """
     pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
     n_pairs, surrogate, mistakes = 0, 0.0, 0
