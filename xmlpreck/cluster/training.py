@@ -19,7 +19,7 @@ import numpy as np
 
 from xmlpreck import metrics
 from xmlpreck.cluster.log import Log
-from xmlpreck.cluster.merging import choose, join_labels, split_pairs
+from xmlpreck.cluster.merging import Chosen, choose, join_labels, split_pairs
 from xmlpreck.cluster.parts import cut_evenly, merge
 from xmlpreck.cluster.rows import SharedRows
 from xmlpreck.cluster.session import Session
@@ -255,7 +255,7 @@ class ClusterTrainer:
         for part in range(1, PARTS_A_BATCH):
             calls.append([propose(shard, part) for shard in range(n_shards)])
         seconds = np.zeros(n_shards)
-        chosen = []
+        chosen: list[Chosen] = []
         for part in range(PARTS_A_BATCH):
 
             def ask_again(shard: int, part: int = part) -> Any:
