@@ -19,7 +19,7 @@ from xmlpreck.train.facts import EFFORTS as MEANINGS
 
 
 def rows_with(labels_per_row, n_rows=40, n_labels=60, n_empty=0):
-    """Rows of one feature, each with so many labels, and rows without any."""
+    """Rows of one feature, each with labels_per_row labels, and rows without any."""
     Y = np.zeros((n_rows + n_empty, n_labels), np.float32)
     for row in range(n_rows):
         Y[row, (row + np.arange(labels_per_row)) % n_labels] = 1

@@ -430,7 +430,7 @@ def test_not_a_parquet_file(tmp_path, content):
         read(path, format="parquet")
 
 
-# What stands in a file and was not read.
+# What is in a file and was not read.
 
 
 def lines_file(path, *objects):

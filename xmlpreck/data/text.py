@@ -58,7 +58,7 @@ class TextVectorizer:
     n_documents: int
     idf: np.ndarray  # (n_features,) float64
     feature_names: list[str] | None  # None: hashed
-    grown: tuple[int, ...] = ()  # numbers of features before each growth: behind them terms are sorted anew
+    grown: tuple[int, ...] = ()  # numbers of features before each growth: terms behind each are sorted by themselves
 
     @property
     def n_features(self) -> int:

@@ -245,7 +245,7 @@ class TermCounter:
 
 
 class Columns:
-    """Columns of terms: those of a vocabulary in their order, or so many that terms are hashed to."""
+    """Columns of terms: those of a vocabulary in its order, or a fixed number that terms are hashed to."""
 
     def __init__(self, terms: list[str] | None, n_hashed: int = 0) -> None:
         parts = [term.encode() for term in terms or []]

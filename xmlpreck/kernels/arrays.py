@@ -138,7 +138,7 @@ class Merged(NamedTuple):
 class Batch(NamedTuple):
     """What the threads share: the steps of one batch, their counters, and facts about each row of the call."""
 
-    pair_labels: np.ndarray  # (batch_rows, k + max_labels) int32
+    pair_labels: np.ndarray  # (batch_rows, max_pairs) int32
     pair_steps: np.ndarray  # same shape: coefficient of each label
     n_pairs: np.ndarray  # (batch_rows) int64
     counters: np.ndarray  # int64: see ROWS_TAKEN; the threads return once all are STOPPED

@@ -7,7 +7,7 @@ eta.
 from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.scoring import begin_row, open_all
 from xmlpreck.kernels.search import find
-from xmlpreck.kernels.topk import split_labels
+from xmlpreck.kernels.topk import sort_best_first, split_labels
 
 # The choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max); or each label by itself.
 PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX, HINGE = range(5)
@@ -174,29 +174,13 @@ def _hinge_pairs(
 
 
 @kernel
-def _sift(labels, steps, i, n):
-    """Move element i of a heap down to where no child has a larger label than its parent."""
-    label, step = labels[i], steps[i]
-    while 2 * i + 1 < n:
-        child = 2 * i + 1
-        if child + 1 < n and labels[child] < labels[child + 1]:
-            child += 1
-        if label >= labels[child]:
-            break
-        labels[i], steps[i] = labels[child], steps[child]
-        i = child
-    labels[i], steps[i] = label, step
-
-
-@kernel
 def _sort_pairs(labels, steps, n):
-    """Sort the first n by ascending label (heapsort in place)."""
-    for i in range(n // 2 - 1, -1, -1):
-        _sift(labels, steps, i, n)
-    for last in range(n - 1, 0, -1):
-        labels[0], labels[last] = labels[last], labels[0]
-        steps[0], steps[last] = steps[last], steps[0]
-        _sift(labels, steps, 0, last)
+    """Sort the first n by ascending label; no label is there twice."""
+    sort_best_first(labels, steps, n)
+    for i in range(n // 2):
+        j = n - 1 - i
+        labels[i], labels[j] = labels[j], labels[i]
+        steps[i], steps[j] = steps[j], steps[i]
 
 
 @kernel

@@ -115,7 +115,7 @@ def _copied(array, size):
 
 @kernel
 def with_room(terms, n_terms, n_bytes, seed):
-    """Return the table with room for so many more terms and bytes of terms, at most half full."""
+    """Return the table with room for this many more terms, and bytes of terms, at most half full."""
     n_terms += terms.size[0]
     n_bytes += terms.bounds[terms.size[0]]
     pool = terms.pool if n_bytes <= terms.pool.size else _copied(terms.pool, 2 * n_bytes)

@@ -80,8 +80,8 @@ def _sift(scores, labels, i, n):
 
 
 @kernel
-def _sort(scores, labels, n):
-    """Sort the first n, best first (heapsort: in place, and never slow)."""
+def sort_best_first(scores, labels, n):
+    """Sort the first n: higher score first, then the lower label (heapsort: in place, and never slow)."""
     for i in range(n // 2 - 1, -1, -1):
         _sift(scores, labels, i, n)
     for last in range(n - 1, 0, -1):
@@ -122,7 +122,7 @@ def take_many(k, n_labels, work, top, top_labels):
     if n > k:
         _select(top, top_labels, n, k)
         n = k
-    _sort(top, top_labels, n)
+    sort_best_first(top, top_labels, n)
     return _take_unopened(k, n_labels, work, top, top_labels, n)
 
 

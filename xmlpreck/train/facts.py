@@ -29,13 +29,15 @@ PRUNE = 0.01  # smaller weights are dropped
 CHOSEN = ("algo", "eta", "epochs", "negatives", "prune")
 
 
-def labels_per_row(n_labels: float, n_rows: int) -> float:
-    """Return the mean number of labels of n_rows rows that have n_labels together."""
-    return float(n_labels / max(n_rows, 1))
-
-
 def has_many_labels(rows: Dataset) -> bool:
-    return labels_per_row(rows.labels.nnz, int(np.count_nonzero(np.diff(rows.labels.indptr)))) >= MANY_LABELS
+    """Tell whether rows, without those that have no label, have MANY_LABELS labels on average."""
+    n_labelled = int(np.count_nonzero(np.diff(rows.labels.indptr)))
+    return bool(rows.labels.nnz >= MANY_LABELS * max(n_labelled, 1))
+
+
+def labels_per_row(survey: Survey) -> float:
+    """Return the mean number of labels of the rows that have any."""
+    return float(survey.label_counts.sum() / max(survey.n_rows - survey.n_rows_without_labels, 1))
 
 
 class Facts:
@@ -46,7 +48,7 @@ class Facts:
 
     def choose(self, survey: Survey) -> dict[str, Any]:
         """Choose the settings that nobody gave."""
-        eta = round(float(np.clip(ETA_LABELS / max(_mean_labels(survey), 1), MIN_ETA, MAX_ETA)), 2)
+        eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
         chosen = {"algo": "hinge", "eta": eta, **EFFORTS[self.config.train.effort]._asdict(), "prune": PRUNE}
         return {name: value for name, value in chosen.items() if name not in self.config.fixed}
 
@@ -70,7 +72,7 @@ class Facts:
             "heldout_rows": 0,
             "budget": 0.0,
             "spent": 0.0,
-            "facts": {"labels_per_row": _mean_labels(self.survey)},
+            "facts": {"labels_per_row": labels_per_row(self.survey)},
             "fixed": {name: getattr(train, name) for name in CHOSEN if name in self.config.fixed},
             "rungs": [],
             "history": [],
@@ -78,7 +80,3 @@ class Facts:
             "chosen": chosen,
         }
         return replace(self.config, train=replace(train, **chosen)), evidence
-
-
-def _mean_labels(survey: Survey) -> float:
-    return labels_per_row(survey.label_counts.sum(), survey.n_rows - survey.n_rows_without_labels)
