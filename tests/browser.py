@@ -112,14 +112,14 @@ class Browser:
         message, _, self._pending = self._pending.partition(b"\0")
         return dict(json.loads(message))
 
-    def open(self, path: Path, width: int, height: int, scheme: str) -> None:
-        """Show a file in a window of that size, light or dark; a narrow one is a phone."""
+    def open(self, page: Path | str, width: int, height: int, scheme: str) -> None:
+        """Show a file or an address in a window of that size, light or dark; a narrow one is a phone."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         if not self.told("Page.loadEventFired"):
             self.wait_for("Page.loadEventFired")
 
@@ -133,6 +133,34 @@ class Browser:
         if "exceptionDetails" in answer:
             raise BrowserError(answer["exceptionDetails"]["exception"].get("description", script))
         return answer["result"].get("value")
+
+    def wait_until(self, script: str) -> None:
+        """Wait until a JavaScript expression is true in the page."""
+        deadline = time.monotonic() + SECONDS
+        while not self.evaluate(script):
+            if time.monotonic() > deadline:
+                raise BrowserError(f"never true: {script}")
+            time.sleep(0.02)
+
+    def click(self, selector: str) -> None:
+        """Click the middle of the first element of a CSS selector."""
+        x, y = self.evaluate(f"""(() => {{
+            const element = document.querySelector({json.dumps(selector)});
+            element.scrollIntoView({{block: "center"}});
+            const box = element.getBoundingClientRect();
+            return [box.left + box.width / 2, box.top + box.height / 2];
+        }})()""")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        """Type into the element that has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """Press a key by its name and its Windows key code."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text)
 
     def screenshot(self, path: Path) -> None:
         """The whole page as PNG."""

@@ -189,16 +189,19 @@ def support(X, Y):
 
 def squared_hinge(s, y, n_hard, turn=0, a=None):
     """Minus half the gradient of sum_{l in y} a_l max(0, 1 - s_l)^2 + mean(a) sum_{l hard} max(0, s_l)^2 in s; the hard
-    labels are the n_hard best irrelevant ones, of which those after the first 32 are lowered every eighth `turn`, eight
-    times as much. A row without labels takes no step."""
+    labels are the best irrelevant ones, three for each relevant label, 8 at least and 64 at most, never more than n_hard.
+    If that is above 8, the n_hard // 8 best of the labels with l % 8 == turn are hard too, and lowered eight times as
+    much. A row without labels takes no step."""
     c = np.zeros(len(s))
     relevant = np.flatnonzero(y)
     if len(relevant):
         a = np.ones(len(s)) if a is None else np.broadcast_to(a, len(s))
         c[relevant] = a[relevant] * np.maximum(0, 1 - s[relevant])
-        for rank, label in enumerate(negatives(s, y)[:n_hard]):
-            times = 1 if rank < 32 else 8 if (rank + turn) % 8 == 0 else 0
-            c[label] = -times * a[relevant].mean() * max(0, s[label])
+        irrelevant = negatives(s, y)
+        weak = [label for label in irrelevant if label % 8 == turn][: n_hard // 8 if n_hard > 8 else 0]
+        hardest = irrelevant[: min(n_hard, max(8, min(3 * len(relevant), 64)))]
+        for times, labels in ((8, weak), (1, hardest)):
+            c[labels] = -times * a[relevant].mean() * np.maximum(0, s[labels])
     return c
 
 
@@ -238,11 +241,14 @@ def mixed(key):
     return key ^ key >> 31
 
 
+def pass_key(seed, pass_number):
+    return int(np.random.default_rng([seed, pass_number, 1]).integers(2**63))
+
+
 def gumbel_noise(seed, tau, pass_number, row, n_labels):
     """tau times a Gumbel draw for each label: from one table, a block of 64 labels from an index that is hashed."""
     table = tau * np.random.default_rng(seed).gumbel(size=2**14 + 64)
-    pass_key = int(np.random.default_rng([seed, pass_number, 1]).integers(2**63))
-    row_key = mixed((pass_key + row) % 2**64)
+    row_key = mixed((pass_key(seed, pass_number) + row) % 2**64)
     noise = np.zeros(n_labels)
     for label in range(n_labels):
         index = mixed((row_key + label // 64 * 0x9E3779B97F4A7C15) % 2**64) % 2**14
@@ -291,13 +297,13 @@ def widened_support(allowed, X, hardest):
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
-          widened=None, n_hard=300):  # fmt: skip
+          widened=None, n_hard=300, seed=0):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0).
 
     noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
     equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
     a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
-    features; the hinge has `n_hard` hard labels.
+    features; the hinge has `n_hard` hard labels, and draws by `seed` whose turn it is to be one.
     """
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
@@ -311,13 +317,13 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
             t += 1
             eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if not rule.startswith("perceptron") else 1.0
             W_before = cut_to_bfloat16(W) if cut else W.copy()
-            for slot, row in enumerate(order[first : first + batch_rows]):
+            for row in order[first : first + batch_rows]:
                 s = X[row] @ W_before + (0.0 if noise is None else noise(pass_number, row))
                 if pass_number + 1 == widened:
                     hardest[row] = hardest_label(s, Y[row])
                 weights = pair_weights(row, label_weights, relevance)
                 if rule == "hinge":
-                    c = squared_hinge(s, Y[row], n_hard, t - 1 + slot, weights)
+                    c = squared_hinge(s, Y[row], n_hard, mixed(pass_key(seed, pass_number) + int(row)) % 8, weights)
                 else:
                     c = step(s, Y[row], rule, k, spread, weights)
                 length = 0.3 * eta_t if rule == "hinge" else eta_t

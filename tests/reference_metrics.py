@@ -149,6 +149,29 @@ def bin_part(rankings, truths, k, labels):
     return ratio(hits, k * len(truths)), ratio(hits, sum(len(t & labels) for t in truths))
 
 
+def closure(labels, broader):
+    """Labels with all of their ancestors; `broader` has the broader labels of each."""
+    found, waiting = set(), list(labels)
+    while waiting:
+        label = waiting.pop()
+        if label not in found:
+            found.add(label)
+            waiting += broader.get(label, ())
+    return found
+
+
+def hierarchical(rankings, truths, k, broader, n_labels):
+    """Kiritchenko, Matwin and Famili (2005): hP, hR, hF1 of sums over rows, ancestors included and the root not."""
+    above_all = set.intersection(*(closure({label}, broader) for label in range(n_labels)))
+    shared = predicted = true = 0
+    for ranking, truth in zip(rankings, truths, strict=True):
+        chosen, right = closure(ranking[:k], broader) - above_all, closure(truth, broader) - above_all
+        shared += len(chosen & right)
+        predicted += len(chosen)
+        true += len(right)
+    return precision_recall_f1(shared, predicted, true)
+
+
 def evaluate(rankings, truths, ks, convention, n_labels, weights=None, drop_empty=False):
     """{name: per cent} of every metric."""
     if drop_empty:

@@ -334,12 +334,13 @@ def test_report_section(calibration):
         for given in (calibration.probabilities(top), uncalibrated(top))
     ]
     runs = [
-        SimpleNamespace(name=name, scores=SimpleNamespace(ks=(1, 5)), reliability=found, is_calibrated=name == "<a>")
-        for name, found in zip(("<a>", "b"), measured, strict=True)
+        SimpleNamespace(name=name, scores=SimpleNamespace(ks=(1, 5)), reliability=found)
+        for name, found in zip(("<a>", "b", "bare"), [*measured, None], strict=True)
     ]
     words, body = page.probabilities(SimpleNamespace(runs=runs))
     assert f"expected calibration error {100 * measured[0].ece:.1f}%, Brier score {measured[0].brier:.3f}" in words
-    assert "Not calibrated: <bdi>b</bdi>. Shown is the sigmoid" in words
+    assert "Without probabilities: <bdi>bare</bdi>." in words
+    assert page.probabilities(SimpleNamespace(runs=runs[2:])) is None
     assert "<a>" not in words + body
     assert (body.count("<svg viewBox"), body.count("<tr>")) == (2, 1 + 2 * 15)
     assert "10,000 predicted labels" in body

@@ -41,6 +41,14 @@ NOT_RUN = {
     "mkdocs build -f .mkdocs.yml --strict": "needs the extra `docs`; .ci/run does it",
     "pip install 'xmlpreck[cluster]'": "asks the network",
     "pip install 'xmlpreck[language]'": "asks the network",
+    "pip install 'xmlpreck[serve]'": "asks the network",
+    "pip install 'xmlpreck[hub]'": "asks the network",
+    "hf auth login": "asks for a token",
+    "xmlpreck push runs/news jane/news --data NEW": "asks the network; test_hub.py has a Hub on this machine",
+    "xmlpreck pull jane/news --out M": "asks the network; test_hub.py has a Hub on this machine",
+    "pip install 'xmlpreck[skos]'": "asks the network",
+    "xmlpreck serve --model runs/news": "does not end; test_serve.py asks it",
+    "pip install 'xmlpreck[embed]'": "asks the network",
     "pip install 'ray[client]'": "asks the network",
     "pip install 'ray[default]'": "asks the network",
     "pytest": "runs this test; .ci/run does it",
@@ -60,6 +68,9 @@ NOT_RUN = {
     "--json docs/bench_cluster.json": "takes minutes",
     "python tools/make_synthetic.py --out a670k": "makes 0.5 GB; the page's other commands get a small set of it",
     "python tools/reproduce.py --data FOLDER --out docs": "takes hours",
+    "python tools/bench_dense.py --labels 20000": "takes minutes",
+    "python tools/bench_dense.py --labels 200000 --rows 1000 --repeat 2": "takes minutes",
+    "python tools/bench_dense_svd.py --data ../shared/data/bibtex": "takes a minute, on real data",
     "python tools/bench_peers.py": "needs the environments of other tools",
     "python tools/bench_text.py --data train.parquet": "takes a minute, on real data",
     "python tools/bench_text.py --scores FOLDER ... --language de": "takes minutes, on real data",
@@ -82,6 +93,12 @@ BEFORE = {
     "text.md": """
         xmlpreck train --data notes.json --no-tune --out runs/notes
         cp articles.jsonl new_notes.json
+        """,
+    "dense.md": """
+        printf '%s\\n' 'import numpy as np' 'for split, n_rows in (("train", 1200), ("test", 300)):' \\
+            '    dense = np.random.default_rng(n_rows).normal(size=(n_rows, 20))' \\
+            '    np.save(f"E_{split}.npy", dense.astype(np.float32))' > make.py
+        python make.py
         """,
     "explain.md": "xmlpreck train --data texts",
     "large.md": """

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 
 import xmlpreck
 from xmlpreck.cli import main
-from xmlpreck.config import EFFORTS, InputError, RunConfig, TrainConfig
+from xmlpreck.config import BOTH, EFFORTS, InputError, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.shards import write_shards
 from xmlpreck.data.synthetic import make_dataset
@@ -35,7 +35,7 @@ def test_rows_with_many_labels_take_small_steps(labels_per_row, eta):
     for n_empty in (0, 25):  # rows without labels say nothing
         config, evidence = tune(rows_with(labels_per_row, n_empty=n_empty), settings())
         assert config.train.eta == evidence["chosen"]["eta"] == eta
-        assert evidence["facts"] == {"labels_per_row": labels_per_row}
+        assert evidence["facts"] == {"labels_per_row": labels_per_row, "values_per_row": 1}
         assert evidence["rungs"] == []
         assert evidence["spent"] == 0
 
@@ -43,7 +43,7 @@ def test_rows_with_many_labels_take_small_steps(labels_per_row, eta):
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_effort_says_how_many_passes(effort):
     config, _ = tune(rows_with(3), settings(effort=effort))
-    assert (config.train.epochs, config.train.negatives) == MEANINGS[effort]
+    assert config.train.epochs == MEANINGS[effort].epochs["hinge"]
     config, evidence = tune(rows_with(3), settings({"epochs"}, effort=effort, epochs=7))
     assert config.train.epochs == 7
     assert evidence["fixed"] == {"algo": "hinge", "epochs": 7}
@@ -52,37 +52,52 @@ def test_effort_says_how_many_passes(effort):
 
 def test_efforts_are_those_of_the_settings():
     assert tuple(MEANINGS) == EFFORTS
-    assert [one.epochs for one in MEANINGS.values()] == sorted({one.epochs for one in MEANINGS.values()})
-    assert MEANINGS["normal"].negatives == TrainConfig().negatives
+    for algo in ("hinge", BOTH):
+        passes = [one.epochs[algo] for one in MEANINGS.values()]
+        assert passes == sorted({*passes})
 
 
-@pytest.mark.parametrize(("labels_per_row", "fixed", "algo"), [
-    (8, {}, "hinge"), (8, {"k": 3}, "hinge"), (8, {"algo": "sgd-max"}, "sgd-max"), (8, {"tau": 0.1}, "sgd-avg"),
-    (3, {}, "sgd-avg"),
+@pytest.mark.parametrize(("labels_per_row", "values_per_row", "fixed", "algo"), [
+    (8, 9, {}, "hinge"), (8, 9, {"k": 3}, "hinge"), (8, 9, {"algo": "sgd-max"}, "sgd-max"),
+    (8, 9, {"tau": 0.1}, "sgd-avg"), (3, 9, {}, BOTH), (3, 50, {}, "hinge"), (3, 50, {"algo": BOTH}, BOTH),
 ])  # fmt: skip
-def test_rows_with_many_labels_get_the_hinge_unless_told_otherwise(labels_per_row, fixed, algo):
-    rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=labels_per_row, seed=5)
+def test_rows_with_many_labels_or_values_get_the_hinge(labels_per_row, values_per_row, fixed, algo):
+    """Unless a setting is given that it does not have. Others get the mean of both."""
+    rows = make_dataset(1100, 90, 40, features_per_row=values_per_row, labels_per_row=labels_per_row, seed=5)
     config, evidence = tune(rows, RunConfig(train=TrainConfig(threads=1, **fixed), fixed=frozenset(fixed)))
     assert config.train.algo == algo
-    assert (evidence["rungs"] == []) == (algo == "hinge")
-    assert evidence["chosen"].get("algo", "none") == ("hinge" if algo == "hinge" else "none")
+    by_facts = algo in ("hinge", BOTH)
+    assert (evidence["rungs"] == []) == by_facts
+    assert evidence["chosen"].get("algo", "none") == (algo if by_facts and "algo" not in fixed else "none")
 
 
 def test_quick_has_no_trials():
     rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=3, seed=5)
     config, evidence = tune(rows, RunConfig(train=TrainConfig(effort="quick")))
-    assert (config.train.algo, evidence["rungs"]) == ("hinge", [])
+    assert (config.train.algo, config.train.tau, evidence["rungs"]) == ("sgd-avg", 0.1, [])
     told = []
     given = RunConfig(train=TrainConfig(effort="quick", algo="sgd-max"), fixed=frozenset({"algo"}))
     assert tune(rows, given, Safety(tell=told.append)) is None
     assert told == ["not tuned: there are no trials with train.effort quick"]
 
 
-def test_best_doubles_the_passes_of_the_rules_of_the_paper(monkeypatch):
+@pytest.mark.parametrize("fixed", [{"algo"}, set()])
+def test_best_doubles_the_passes(monkeypatch, fixed):
+    """By trials and by facts."""
     monkeypatch.setattr(tuning, "FREE_WORK", 0.0)
     rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=3, seed=5)
-    passes = [tune(rows, RunConfig(train=TrainConfig(effort=effort)))[0].train.epochs for effort in ("normal", "best")]
+    runs = [RunConfig(train=TrainConfig(effort=effort), fixed=frozenset(fixed)) for effort in ("normal", "best")]
+    passes = [tune(rows, run)[0].train.epochs for run in runs]
     assert passes[1] == 2 * passes[0]
+
+
+def test_rare_labels_get_a_wider_support():
+    """Where there is a pass for it: SGD@k-avg as the second member has none of its own to wait for."""
+    for n_labels, is_rare in ((400, True), (40, False)):
+        rows = make_dataset(1100, 90, n_labels, features_per_row=9, labels_per_row=2, seed=5)
+        for epochs in (1, 2, 3):
+            given = RunConfig(train=TrainConfig(epochs=epochs), fixed=frozenset({"epochs"}))
+            assert tune(rows, given)[0].train.widen == (is_rare and 2 * epochs >= 3)
 
 
 def test_nothing_left_to_choose():
@@ -118,7 +133,7 @@ def test_the_command_says_what_it_chose(tmp_path, monkeypatch, capsys):
     assert main(["train", "--data", "demo", "--effort", "quick", "--threads", "1", "--out", "m"]) == 0
     out = capsys.readouterr().out
     assert "labels per row " in out
-    assert "chosen: algo hinge, eta 1, epochs 2, negatives 100, prune 0.01" in out
+    assert "chosen: algo hinge, eta 1, epochs 2, prune 0.01" in out
     assert "trials" not in out
     about = json.loads(Path("m", "model.json").read_text())
     assert len(about["history"]) == 2

@@ -314,7 +314,7 @@ def test_printed_command_works_in_a_shell(folder, start, expected):
     assert arrays(folder / "a model; $x") == expected
 
 
-TUNE = tuple(word for word in TRAIN if word != "--no-tune")
+TUNE = (*(word for word in TRAIN if word != "--no-tune"), "--algo", "sgd-avg")
 
 
 def n_trials(folder, model="m"):

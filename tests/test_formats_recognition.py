@@ -129,7 +129,9 @@ def test_places_that_cannot_be_written(tmp_path):
 
 def test_unknown_words(tmp_path):
     write(tmp_path / "train.txt", "0 1 1\n")
-    with refuses("format 'xls' is not known: choose one of repository, pair, libsvm, npz, split, jsonl, fasttext, csv"):
+    with refuses(
+        "format 'xls' is not known: choose one of repository, pair, libsvm, npz, split, npy, jsonl, fasttext, csv"
+    ):
         formats.read_split(tmp_path, "train", "xls")
     with refuses("format 'xls' is not known"):
         formats.write_split(tmp_path, "train", [ROWS], "xls")

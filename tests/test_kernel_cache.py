@@ -152,3 +152,41 @@ def test_the_stamp_knows_all_files_and_versions(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "version", "2.7")
     stamps.append(caching.hash_sources(tmp_path))
     assert len(set(stamps)) == 7
+
+
+SHIPPED = """
+import os, sys
+import numba, numpy as np
+numba.njit(lambda values: values[0] + 1)(np.zeros(1))
+if os.getuid() == 0 and len(sys.argv) > 2:
+    os.setgid(65534)
+    os.setuid(65534)
+sys.path.insert(0, sys.argv[1])
+from xmlpreck.kernels import patterns
+print(patterns.rows_rise(np.array([0, 2]), np.array([3, 5], np.int32), 9))
+print(sum(patterns.rows_rise.stats.cache_hits.values()), sum(patterns.rows_rise.stats.cache_misses.values()))
+print(patterns.rows_rise(np.array([0, 2]), np.array([3, 5], np.int64), 9))  # of types that were not compiled before
+"""
+
+
+def test_a_shipped_cache_that_nobody_may_write(package):
+    """As in a container: compiled by root, read by another user, for a family of processors."""
+    folder = Path(tempfile.mkdtemp(prefix="xmlpreck-shipped-"))
+    try:
+        family = {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(folder)}
+        made = run(package, SHIPPED.replace("int64", "int32"), **family)
+        assert made.stdout.split()[:3] == ["True", "0", "1"], made.stderr
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        for path in (*folder.rglob("*"), folder):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "HOME", "XDG_"))}
+        words = [sys.executable, "-c", SHIPPED, str(package), "as nobody"]
+        read = subprocess.run(words, cwd="/", env=clean | family, capture_output=True, text=True)
+        assert read.returncode == 0, read.stderr
+        assert read.stdout.split() == ["True", "1", "0", "True"]
+        assert read.stderr == ""
+        assert sorted(path for path in folder.rglob("*") if path.is_file()) == files
+    finally:
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755)
+        shutil.rmtree(folder)

@@ -9,8 +9,8 @@ from helpers import draw_scorer, sparse_from
 from scipy.sparse import random_array
 
 from xmlpreck.config import RowsConfig, TrainConfig
-from xmlpreck.kernels import bfloat, prediction, rules, scoring
-from xmlpreck.kernels.arrays import new_work, noise_table, sparse_weights
+from xmlpreck.kernels import bfloat, prediction, rules, scoring, topk
+from xmlpreck.kernels.arrays import BLOCK, EVERY, new_work, noise_table, sparse_weights
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import RULES
 from xmlpreck.kernels.threads import SLEEPERS, new_bell, ring, run_team, wait_until
@@ -182,3 +182,29 @@ def test_team_of_more_threads_than_cores_takes_turns():
     assert taken == [0, 1, 2, 3] * 10
     assert bell[SLEEPERS] == 0
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(6))
+def test_best_labels_among_ties(seed, dtype):
+    """Blocks come in any order, and most scores are equal, as those of labels that share the bias only."""
+    rng, n_labels, n_best = np.random.default_rng(seed), 1000, 40
+    work = new_work(n_labels, n_best, 1, dtype, n_best)
+    scoring.begin_row(work)
+    scoring.open_all(n_labels, work)
+    rng.shuffle(work.blocks)
+    scores = np.where(rng.random(n_labels) < 0.02, rng.normal(size=n_labels), 0.05 * (seed - 1)).astype(dtype)
+    work.scores[:n_labels] = scores
+    peaks = work.scores.reshape(-1, BLOCK // EVERY, EVERY).max(axis=1)[work.blocks]
+    ranked = np.lexsort((np.arange(n_labels), -scores))
+    for k in (1, 5, 33, n_best):
+        assert topk.take_top(k, n_labels, work, work.neg, work.neg_labels) == k
+        assert work.neg_labels[:k].tolist() == ranked[:k].tolist()
+        for least in (-1e30, scores[ranked[k - 1]]):
+            found = topk.take_many(k, dtype(least), 0, 1, peaks.max(axis=1), n_labels, work, work.neg, work.neg_labels)
+            assert found == k
+            assert work.neg_labels[:k].tolist() == ranked[:k].tolist()
+        turn = [label for label in ranked if label % EVERY == seed and scores[label] >= dtype(1e-9)][:k]
+        by_turn = peaks[:, seed]
+        found = topk.take_many(k, dtype(1e-9), seed, EVERY, by_turn, n_labels, work, work.weak, work.weak_labels)
+        assert work.weak_labels[:found].tolist() == turn

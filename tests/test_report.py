@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import html
 import importlib
 import os
 import re
@@ -15,23 +16,26 @@ from browser import Browser, find_chromium
 from helpers import HOSTILE, Reader
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.image import imread
 from scipy.sparse import csr_array
 
 from xmlpreck import config, metrics, train
+from xmlpreck.cli import main
 from xmlpreck.config import InputError
 from xmlpreck.data import catalog
-from xmlpreck.data.formats import Dataset
+from xmlpreck.data.formats import Dataset, open_predictions
 from xmlpreck.evaluation.report import Run, ScoredRows, write_report
 from xmlpreck.evaluation.report import page as report_page
 from xmlpreck.evaluation.report.facts import KEPT_SHARES, RunFacts, gather, label_f1
 from xmlpreck.evaluation.report.page import page_of
 from xmlpreck.evaluation.report.pictures import answered
-from xmlpreck.evaluation.report.sections import to_toml
+from xmlpreck.evaluation.report.sections import clear_best, summary, to_toml
 from xmlpreck.evaluation.report.tuning import DARKEST
 from xmlpreck.evaluation.tables import tuning_text
 from xmlpreck.model import Model
 
 DAY = datetime.date(2026, 11, 16)
+SUMMARY_NAMES = ("P@1", "P@3", "P@5", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
 
 def trial(eta, tau, p1, p3, p5, kept=False):
@@ -150,7 +154,7 @@ def test_ids_are_unique_and_every_reference_has_its_target(report):
 
 def test_pictures_have_words_and_the_colours_of_the_page(report):
     pictures = re.findall(r'<svg viewBox="0 0 \d{3} .*?</svg>', report.read_text(), re.DOTALL)
-    assert len(pictures) == 6 + 2 + 3 + 2 + 4 + 1
+    assert len(pictures) == 2 + 4 + 3 + 6 + 1  # neither run is calibrated
     for picture in pictures:
         assert re.search(r'role="img".*?><title>[^<]{20,}</title>', picture)
         assert "<text" in picture
@@ -201,7 +205,7 @@ def test_samples_are_rows_of_each_outcome(runs, facts, data):
 
 def run_of(scores, hit):
     """Facts of a run that are only these: each row's best score and whether it is a hit."""
-    return RunFacts("run", {}, None, np.array(scores, np.float32), np.array(hit, bool), None, None, False, [], None, [])
+    return RunFacts("run", {}, None, np.array(scores, np.float32), np.array(hit, bool), None)
 
 
 def test_answered_rows_with_one_score_come_together():
@@ -255,6 +259,109 @@ def test_what_is_not_known_is_left_out():
     assert "training rows, which were not given" in text
     assert "have no history of their training" in text
     assert "No run was tuned" in text
+    assert "Probabilities" not in text
+
+
+def headings(page):
+    return re.findall(r'<h2 id="[a-z]+">([^<]*)</h2>', page)
+
+
+def test_results_come_first_and_learning_curves_are_folded(report):
+    page = report.read_text()
+    found = headings(page)
+    assert found[:2] == ["Precision", "Frequent and rare labels"]
+    assert found[-3:] == ["Learning", "How the settings were chosen", "Settings"]
+    assert page.index('class="summary"') < page.index("<h2")
+    section = re.search(r'<section aria-labelledby="learning">.*?</section>', page, re.DOTALL)[0]
+    assert re.fullmatch(
+        r'.*<div class="stack"><details><summary>Learning curves</summary>.*</details></div></section>',
+        section, re.DOTALL,
+    )  # fmt: skip
+    assert section.index("<details>") < section.index("<figure>")
+
+
+@pytest.mark.parametrize(
+    ("intervals", "best"),
+    [
+        ([(50, 48, 52), (60, 58, 62), (55, 52, 57.9)], 1),
+        ([(50, 48, 52), (60, 58, 62), (55, 52, 58)], None),  # they touch
+        ([(50, 48, 58.5), (60, 58, 62)], None),
+        ([(50, None, None), (60, None, None)], None),
+        ([(60, 58, 62)], None),
+        ([(60, 58, 62), (60, 58, 62)], None),
+    ],
+)
+def test_bold_needs_an_interval_above_all_others(intervals, best):
+    assert clear_best([metrics.Estimate(*values) for values in intervals]) == best
+
+
+def test_the_summary_is_bold_only_where_intervals_do_not_overlap(runs, data, facts):
+    assert "<strong>" in summary(facts)
+    first, second = (run.scores.values for run in facts.runs)
+    wins = sum(first[name].low > second[name].high or second[name].low > first[name].high for name in SUMMARY_NAMES)
+    assert summary(facts).count("<strong>") == wins
+    twins = gather(data, [runs[0], Run("twin", runs[0].scorer)])
+    assert "<strong>" not in summary(twins)
+
+
+def test_prediction_files_are_runs_too(runs, data, facts, tmp_path):
+    """A file of omikuji's kind, scored as the model that made it; alone, it has no settings and no reasons."""
+    top = runs[0].scorer.predict_topk(data.source.rows, 9)
+    pairs = (zip(*row, strict=True) for row in zip(*top, strict=True))
+    lines = ("\t".join(f"{label} {score:.6g}" for label, score in row) + "\n" for row in pairs)
+    (tmp_path / "omikuji.txt").write_text("".join(lines))
+    file = open_predictions(tmp_path / "omikuji.txt", data.source.n_rows, data.source.n_labels)
+    both = gather(data, [Run("file", file), runs[0]])
+    as_file, as_model = both.runs
+    assert as_file.scores.values == as_model.scores.values == facts.runs[0].scores.values
+    assert [[top.labels.tolist() for top in sample.tops] for sample in both.samples] == [
+        [sample.tops[0].labels.tolist()] * 2 for sample in facts.samples
+    ]
+    page = page_of(both, DAY)
+    assert "By the weights of <bdi>&lt;b&gt;first&lt;/b&gt;</bdi>" in page
+    assert headings(page_of(gather(data, [Run("file", file)]), DAY)) == [
+        "Precision", "Frequent and rare labels", "Best and worst labels", "Sample rows", "Confidence",
+    ]  # fmt: skip
+
+
+def test_lists_of_different_lengths_are_scored_by_their_first_labels(tmp_path):
+    source = small_data()
+    (tmp_path / "p.txt").write_text("0:2 1:1\n\n2:1\n0:1\n")
+    found = gather(ScoredRows("small", "test", source), [Run("f", open_predictions(tmp_path / "p.txt", 4, 3))])
+    assert found.runs[0].scores.values["P@1"].value == 25
+    assert found.runs[0].outcomes.tolist() == [0, 2, 2, 3]
+    assert "label 0" in page_of(found, DAY)
+
+
+def test_texts_are_shown_as_texts(tmp_path, capsys):
+    rows = [f"{HOSTILE[0]} apples  and pears {n}\tfruit" for n in range(20)]
+    rows += [f"oak {'tree ' * 200}{n}\twood" for n in range(20)]
+    (tmp_path / "t.tsv").write_text("text\tlabels\n" + "".join(f"{row}\n" for row in rows))
+    assert main(["train", "--data", str(tmp_path / "t.tsv"), "--out", str(tmp_path / "m"), "--no-tune"]) == 0
+    words = ["report", str(tmp_path / "m"), "--data", str(tmp_path / "t.tsv"), "-o", str(tmp_path / "r.html")]
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().err.count("read as") <= 1  # what was recognised is said once
+    page = (tmp_path / "r.html").read_text()
+    shown = [html.unescape(text) for text in re.findall(r'<p class="text" dir="auto">(.*?)</p>', page)]
+    assert len(shown) == 4
+    for text in shown:
+        starts, length = ("oak tree tree", 401) if text[:3] == "oak" else (f"{HOSTILE[0]} apples and pears", len(text))
+        assert text.startswith(starts)
+        assert len(text) == length
+        assert text.endswith("\N{HORIZONTAL ELLIPSIS}") == (length == 401)
+    assert {text[:3] for text in shown} == {"oak", HOSTILE[0][:3]}
+    assert '<p class="words">' not in page
+
+
+def test_files_alone_need_data_and_files_of_texts_a_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("0:1\n")
+    assert main(["report", "p.txt"]) == 2
+    assert "name these by --data" in capsys.readouterr().err
+    Path("t.tsv").write_text("text\tlabels\na b c d\tx\n")
+    assert main(["report", "p.txt", "--data", "t.tsv"]) == 2
+    assert "name the model whose labels were predicted among the runs" in capsys.readouterr().err
 
 
 def test_passes_without_held_out_rows_are_left_out_of_their_picture():
@@ -284,9 +391,10 @@ def tuning_section(page):
 
 
 def rows_of(section):
-    """(text, whether it has a bold cell) of each row below a table's head."""
+    """(text, whether it has a cell with a star) of each row below a table's head."""
     rows = re.findall(r'<tr><th scope="row".*?</tr>', section)
-    return [(" ".join(re.sub("<.*?>", " ", row).split()), "<strong>" in row) for row in rows]
+    texts = (" ".join(re.sub("<.*?>", " ", row).split()) for row in rows)
+    return [(text.replace("*", ""), "*" in text) for text in texts]
 
 
 def grid_of(section):
@@ -306,10 +414,10 @@ def tell(tuning):
     return tuning_section(page_of(gather(ScoredRows("small", "test", source), [Run("run", scorer)]), DAY))
 
 
-def test_every_trial_and_pass_is_shown_and_the_best_are_bold(report):
+def test_every_trial_and_pass_is_shown_and_the_best_have_a_star(report):
     section = tuning_section(report.read_text())
     rows = rows_of(section)
-    assert [place for place, (_, is_bold) in enumerate(rows) if is_bold] == [1, 6, 10]
+    assert [place for place, (_, has_star) in enumerate(rows) if has_star] == [1, 6, 10]
     assert len(rows) == 3 + 6 + 2
     assert rows[1][0] == "2 66.85 44.08 32.49 47.81"
     assert rows[6][0] == "5,000 rows, 5 passes 0.5 0.1 61.20 40.10 30.01 43.77 kept"
@@ -512,6 +620,28 @@ def test_the_page_looks_right(browser, report, width, tmp_path):
         grounds[scheme] = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert grounds["light"] == "rgb(255, 255, 255)"
     assert grounds["dark"] == "rgb(18, 20, 23)"
+
+
+def test_wide_tables_show_that_they_scroll(browser, report, tmp_path):
+    """On a phone, the edge of the summary is shaded where more of it is hidden; on a wide screen nothing is."""
+    for width, scheme, hidden in ((390, "light", True), (390, "dark", True), (1280, "light", False)):
+        browser.open(report, width, 900, scheme)
+        box = browser.evaluate("""(() => {
+            const box = document.querySelector(".summary").parentElement, r = box.getBoundingClientRect();
+            return [r.left, r.right, r.top + r.height / 2, box.scrollWidth > box.clientWidth];
+        })()""")
+        assert box[3] == hidden
+
+        def edge(x, box=box):
+            browser.screenshot(tmp_path / "page.png")
+            return imread(tmp_path / "page.png")[int(box[2]), int(x), :3].mean()
+
+        paper = edge(4)  # left of the box
+        assert (abs(edge(box[1] - 2) - paper) > 0.15) == hidden
+        assert abs(edge(box[0] + 1) - paper) < 0.02  # nothing is hidden on the left yet
+        browser.evaluate("document.querySelector('.summary').parentElement.scrollLeft = 1e6")
+        assert abs(edge(box[1] - 2) - paper) < 0.02
+        assert (abs(edge(box[0] + 1) - paper) > 0.15) == hidden
 
 
 def test_the_page_is_quiet_and_shows_names_as_they_are(browser, report):

@@ -19,6 +19,7 @@ from xmlpreck.data.corpus import Corpus, find_corpus, learn, vectorize
 from xmlpreck.data.formats import Columns, Documents
 from xmlpreck.data.formats.column_choice import ANY, Chooser
 from xmlpreck.data.formats.delimited import DelimitedTable
+from xmlpreck.data.formats.recognition import find_source
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.text import fit_text
 from xmlpreck.model import Model
@@ -246,8 +247,8 @@ def test_doubtful_labels_are_asked_for_before_training(tmp_path, caplog):
     asked = "'tags' holds fields such as 'Paris, Treaty of': is that one label or several? say --label-separator ',' or"
     with pytest.raises(InputError, match=re.escape(asked)):
         learn(Corpus(path, "train"), TextConfig(min_df=1, max_df=1.0))
-    _, names = learn(Corpus(path, "train", Columns(separator="none")), TextConfig(min_df=1, max_df=1.0))
-    assert names == ["Paris, Treaty of", "Rome, Club of"]
+    _, rows = learn(Corpus(path, "train", Columns(separator="none")), TextConfig(min_df=1, max_df=1.0))
+    assert rows.label_names == ["Paris, Treaty of", "Rome, Club of"]
     path = written(tmp_path / "u.csv", "text,tags,topics\na cat,x,y\n")
     asked = "no label found: 'tags', 'topics' may all be labels: name it by --labels-column; the first row is"
     with pytest.raises(InputError, match=re.escape(asked)):
@@ -563,3 +564,16 @@ def test_training_rows_of_texts_and_ids_of_changed_rows(tmp_path, monkeypatch, c
     out = capsys.readouterr().out
     assert re.search(r"^row doc-\d+: 100\.0 -> 0\.0; true: dog$", out, re.MULTILINE)
     assert "PSP@1" in out
+
+
+def test_a_format_chooses_among_the_tables_of_a_folder(tmp_path):
+    written(tmp_path / "train.tsv", "text\tlabels\na cat\tx\n")
+    written(tmp_path / "train.csv", "text,labels\na dog,y\n")
+    written(tmp_path / "train.jsonl", '{"text": "an ape", "labels": ["z"]}\n')
+    for format in ("tsv", "csv", "jsonl"):
+        assert find_source(tmp_path, "train", format).path == tmp_path / f"train.{format}"
+    (chunk,) = Corpus(tmp_path, "train", format="tsv").chunks()
+    assert (chunk.texts, chunk.labels) == (["a cat"], [["x"]])
+    (tmp_path / "train.csv").unlink()
+    written(tmp_path / "train.txt", "text,labels\na hen,v\n")  # a table by its content
+    assert find_source(tmp_path, "train", "csv").path == tmp_path / "train.txt"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from xmlpreck import metrics
 from xmlpreck.cli import main
-from xmlpreck.config import ALGORITHMS, ConfigError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.config import ConfigError, RowsConfig, RunConfig, TrainConfig
 from xmlpreck.data import catalog
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.kernels.rules import weigh_pairs
+from xmlpreck.kernels.rules import RULES, weigh_pairs
 from xmlpreck.train import Checkpoints, PreparedRows, Safety, Trainer, fit, update
 
 TAIL = TrainConfig(favour="tail", epochs=2, k=3, eta=0.3, threads=1, batch_rows=8, centroid=0.0)
@@ -28,7 +28,7 @@ def expected_weights(Y):
     return roots * Y.sum() / (counts * roots).sum()
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", sorted(RULES))
 @pytest.mark.parametrize("settings", [{"k": 3}, {"k": 1, "batch_rows": 1}, {"k": 5, "radius": 1.5, "decay": "sqrt"}])
 def test_weights_equal_the_reference(algo, settings):
     X, Y = draw_rows(seed=len(algo))

@@ -1,9 +1,11 @@
 """Raw text: equal to scikit-learn's vectorizers whatever the chunks, whole on disk, damage and gaps told by name."""
 
+import gc
 import json
 import random
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 from reference import terms_of
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
+import xmlpreck
 from xmlpreck.cli import main
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.data import formats
+from xmlpreck.data.corpus import Corpus, count_labels, learn, vectorize
 from xmlpreck.data.location import DataLocation
+from xmlpreck.data.shards import ShardSet
 from xmlpreck.data.text import (
     TextVectorizer,
     analyzer_settings,
@@ -380,3 +385,113 @@ def test_training_on_text_says_how_its_seconds_were_spent(tmp_path):
     assert vectorizer.feature_names == ["a", "cat", "dog", "the"]
     assert notes[0] == "reading text"
     assert re.fullmatch(r"3 texts read in \d+\.\d s, made into rows of 4 features in \d+\.\d s", notes[1])
+
+
+def test_texts_are_read_once_and_again_where_their_counts_do_not_fit(tmp_path):
+    lines_file(tmp_path / "d.jsonl", *({"id": n, "text": f"a{n % 9} b{n % 4}", "labels": ["x"]} for n in range(50)))
+    corpus, config = Corpus(tmp_path / "d.jsonl", "train"), TextConfig(min_df=1, max_df=1.0)
+    _, expected = learn(corpus, config)
+    assert expected.row_ids == list(range(50))
+    vectorizer, stored = learn(corpus, config, max_bytes=1)
+    assert isinstance(stored, ShardSet)
+    pattern = replace(config, token_pattern=r"\w\w+")  # what it matches is not kept
+    again = learn(corpus, pattern)[1]
+    assert again.row_ids == expected.row_ids
+    for made in (stored.read(0, 50), vectorize(corpus, vectorizer, ["x"]), again):
+        assert made.label_names == ["x"]
+        for name in ("data", "indices", "indptr"):
+            np.testing.assert_array_equal(getattr(made.rows, name), getattr(expected.rows, name))
+            np.testing.assert_array_equal(getattr(made.labels, name), getattr(expected.labels, name))
+    folder = stored.folder
+    assert folder.is_dir()
+    del stored
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_labels_twice_in_a_row_count_once(tmp_path):
+    (tmp_path / "d.csv").write_text("text,labels\na,y;x;y\nb a,x;z\n", encoding="utf-8")
+    _, rows = learn(Corpus(tmp_path / "d.csv", "train"), TextConfig(min_df=1, max_df=1.0))
+    np.testing.assert_array_equal(rows.labels.toarray(), [[1, 1, 0], [1, 0, 1]])
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    """A folder with texts to train on and to test, in which labels depend on words."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for split, n_rows in (("train", 300), ("test", 60)):
+        words = draw.integers(0, 30, (n_rows, 6))
+        extra = [["new"] if split == "test" and row == 0 else [] for row in range(n_rows)]
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        lines_file(
+            tmp_path / "texts" / f"{split}.jsonl",
+            *(
+                {"text": " ".join(f"w{n}" for n in row), "labels": sorted({f"l{n % 7}" for n in row[:2]}) + more}
+                for row, more in zip(words.tolist(), extra, strict=True)
+            ),
+        )
+    return tmp_path
+
+
+def test_training_on_texts_whose_rows_stay_on_disk(notes, monkeypatch):
+    expected = xmlpreck.fit("texts", tune=False, epochs=2)
+    monkeypatch.setattr("xmlpreck.data.corpus.KEPT_SHARE", 1e-15)
+
+    said = []
+
+    class Noting(xmlpreck.Listener):
+        def note(self, text):
+            said.append(text)
+
+    model = xmlpreck.fit("texts", tune=False, epochs=2, listener=Noting())
+    assert any(re.match(r"rows on disk while the run lasts: [\d.]+ MB in ", text) for text in said)
+    assert model.feature_names == expected.feature_names
+    np.testing.assert_array_equal(model.decision_function(rows_of(model)), expected.decision_function(rows_of(model)))
+
+
+def rows_of(model):
+    return model.vectorizer.transform([f"w{n} w{n + 1}" for n in range(20)])
+
+
+def test_converted_texts_train_as_the_texts_do(notes, capsys):
+    assert main(["data", "convert", "texts", "shards", "--set", "text.ngrams=2", "--rows-per-shard", "100"]) == 0
+    out = capsys.readouterr().out
+    assert "shards/train: 300 rows in 3 parquet shards" in out
+    assert "shards/test: 60 rows in 1 parquet shards" in out
+    expected, vectorizer = DataLocation("texts").learn(TextConfig(ngrams=2))
+    rows = xmlpreck.load_data("shards").read(0, 300)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(rows.rows, name), getattr(expected.rows, name))
+    np.testing.assert_array_equal(rows.labels.toarray()[:, :-1], expected.labels.toarray())  # the last is of the test
+    assert rows.label_names == [*expected.label_names, "new"]
+    model = xmlpreck.fit("shards", "m", tune=False, epochs=2)
+    np.testing.assert_array_equal(model.vectorizer.idf, vectorizer.idf)
+    assert main(["predict", "--model", "m", "--data", "texts", "--out", "texts.npz"]) == 0
+    assert main(["predict", "--model", "m", "--data", "shards", "--out", "shards.npz"]) == 0
+    for name in ("data", "indices"):
+        np.testing.assert_array_equal(np.load("texts.npz")[name], np.load("shards.npz")[name])
+    assert main(["data", "convert", "texts", "shards"]) == 0  # again, with other words
+    assert main(["data", "convert", "texts/train.jsonl", "one"]) == 0
+    assert xmlpreck.fit("one", tune=False, epochs=1).vectorizer.n_features == 30
+    assert xmlpreck.fit("one/train", tune=False, epochs=1).vectorizer.n_features == 30
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("texts out --shuffle", "--shuffle is for rows of numbers: convert the texts first"),
+        ("demo out --set text.ngrams=2", "text.ngrams has no effect with rows of numbers: leave it out"),
+        ("demo out --text-columns text", "demo: is not raw text: leave out --text-columns"),
+    ],
+)
+def test_flags_of_convert_that_do_not_fit(notes, capsys, words, message):
+    assert main(["data", "convert", *words.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_labels_are_counted_by_their_names(tmp_path):
+    lines_file(tmp_path / "d.jsonl", *({"text": "a", "labels": names} for names in (["x", "z"], ["y", "x"], [])))
+    counts, n_documents = count_labels(Corpus(tmp_path / "d.jsonl", "train"), ["new", "x", "y"])
+    assert counts.tolist() == [0, 2, 1]
+    assert n_documents == 3

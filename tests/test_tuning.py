@@ -150,7 +150,7 @@ def rows():
 
 def settings(fixed=(), **train):
     start = {"algo": "sgd-avg", "eta": 1.0, "epochs": 3, "threads": 1}
-    return RunConfig(train=TrainConfig(**start | train), fixed=frozenset(fixed))
+    return RunConfig(train=TrainConfig(**start | train), fixed=frozenset({"algo", *fixed}))
 
 
 def test_same_choice_for_threads_and_shards(rows, tmp_path):

@@ -14,7 +14,8 @@ from sklearn.utils import murmurhash3_32
 
 from xmlpreck.config import InputError, TextConfig
 from xmlpreck.data import words
-from xmlpreck.data.text import fit_text
+from xmlpreck.data.dataset import stack_rows
+from xmlpreck.data.text import fit_rows, fit_text
 from xmlpreck.kernels.terms import murmur3
 from xmlpreck.kernels.words import HYPHEN, IDEOGRAPH, OTHER, SIGN, SYLLABIC, WORD
 
@@ -25,6 +26,7 @@ KINDS = {"w": WORD, "i": IDEOGRAPH, "s": SYLLABIC, "h": HYPHEN, "+": SIGN, " ": 
 def small_shares(monkeypatch):
     """Let threads share a few bytes."""
     monkeypatch.setattr(words, "_MIN_BYTES", 1)
+    monkeypatch.setattr(words, "_MIN_VALUES", 1)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +56,16 @@ def test_terms_of_odd_texts(text, terms):
 
 def counts_of(texts, config, threads):
     """Count terms by compiled code: (documents of each term, a Counter of each text)."""
-    counter = words.TermCounter(config, threads)
+    counter = words.TermCounter(config, threads, max_bytes=1 << 20)
     counter.add(texts[:1])
     counter.add(texts[1:])
     terms, documents = counter.terms(1, len(texts))
     ids, counts, offsets = words.count(texts, words.Columns(terms), config, threads)
+    kept = list(counter.rows())
+    np.testing.assert_array_equal(np.concatenate([chunk[0] for chunk in kept]), ids)
+    np.testing.assert_array_equal(np.concatenate([chunk[1] for chunk in kept]), counts)
+    sizes = [np.diff(chunk[2]) for chunk in kept]
+    np.testing.assert_array_equal(np.concatenate(sizes), np.diff(offsets))
     found = [Counter({terms[ids[at]]: int(counts[at]) for at in range(start, end)}) for start, end in pairwise(offsets)]
     return dict(zip(terms, documents.tolist(), strict=True)), found
 
@@ -77,19 +84,33 @@ def test_compiled_terms_are_the_references(texts, ngrams, lowercase):
         assert counts_of(texts, TextConfig(ngrams=ngrams, lowercase=lowercase), threads) == (documents, expected)
 
 
+def zipf_texts():
+    draw = np.random.default_rng(0)
+    return [" ".join(f"w{n}-x{n % 7}" for n in draw.zipf(1.3, size=50) % 5000) for _ in range(300)]
+
+
 @pytest.mark.usefixtures("small_shares")
 def test_threads_do_not_matter():
-    draw = np.random.default_rng(0)
-    texts = [" ".join(f"w{n}-x{n % 7}" for n in draw.zipf(1.3, size=50) % 5000) for _ in range(300)]
+    texts = zipf_texts()
     one = fit_text([texts[:100], texts[100:]], threads=1)
     expected = one.transform(texts, threads=1)
-    for threads in (2, 5):
-        other = fit_text([texts[:100], texts[100:]], threads=threads)
+    for threads in (1, 2, 5):
+        other, kept = fit_rows([texts[:100], texts[100:]], 1 << 20, threads)
         assert other.feature_names == one.feature_names
         np.testing.assert_array_equal(other.idf, one.idf)
-        rows = other.transform(texts, threads=threads)
-        for name in ("data", "indices", "indptr"):
-            np.testing.assert_array_equal(getattr(rows, name), getattr(expected, name))
+        for rows in (other.transform(texts, threads=threads), stack_rows(list(kept))):
+            for name in ("data", "indices", "indptr"):
+                np.testing.assert_array_equal(getattr(rows, name), getattr(expected, name))
+
+
+def test_counts_beyond_the_bound_are_not_kept():
+    counter = words.TermCounter(TextConfig(), max_bytes=10_000)
+    texts = zipf_texts()
+    counter.add(texts[:10])
+    assert 8 * 10 * 20 < counter.n_bytes <= 10_000  # a text has at least 20 different terms
+    counter.add(texts[10:])
+    assert counter.rows() is None
+    assert fit_rows([texts], 0)[1] is None
 
 
 def test_kinds_of_all_characters():

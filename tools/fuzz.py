@@ -46,6 +46,8 @@ from xmlpreck import config
 from xmlpreck.data import catalog, formats
 from xmlpreck.data.fetch.archives import unpack
 from xmlpreck.data.formats import Dataset, Documents, TopK, build_csr, predictions, splits
+from xmlpreck.data.formats.prediction_output import write_found
+from xmlpreck.data.formats.prediction_tables import TableStyle
 from xmlpreck.data.shards import ShardSet, write_shards
 from xmlpreck.data.text import TextVectorizer, fit_text
 from xmlpreck.files.contents import line_blocks
@@ -334,6 +336,11 @@ def prediction_files(kind: str, rng: np.random.Generator) -> Files:
         pair, blank = ("{}:{:.6g}", " ") if kind == "napkinxc" else ("{} {:.3f}", "\t")
         lines = "".join(blank.join(pair.format(*entry) for entry in row) + "\n" for row in ranked).encode()
         return {"p.txt.gz": gzip.compress(lines)} if rng.random() < 0.2 else {"p.txt": lines}
+    if kind in ("csv", "tsv"):
+        excel = [None, "comma", "semicolon"][rng.integers(3)] if kind == "csv" else None
+        style = TableStyle(["wide", "long"][rng.integers(2)], excel)
+        ids = range(N_ROWS) if rng.random() < 0.5 else [f"id {row}" for row in range(N_ROWS)]
+        return files_of(lambda folder: write_found(folder / f"p.{kind}", [(ids, topk)], N_LABELS, None, style))
     return files_of(lambda folder: formats.write_predictions(folder / f"p.{kind}", topk, N_LABELS))
 
 
@@ -497,7 +504,7 @@ TARGETS = (
     *NUMERIC,
     *formats.WRITTEN_DOCUMENTS,
     *TABLES,
-    *(f"predictions.{kind}" for kind in ("parquet", "npz", "dense", "txt", "napkinxc", "omikuji")),
+    *(f"predictions.{kind}" for kind in ("parquet", "npz", "dense", "txt", "napkinxc", "omikuji", "csv", "tsv")),
     *("filter", "propensities", "shards.parquet", "shards.hdf5", "text", "archives", "config", "cards"),
     *(f"model.{kind}" for kind in MODELS),
     *("checkpoint.plain", "checkpoint.wide"),

@@ -118,7 +118,7 @@ def main() -> int:
     scorer.prune(0.05)
     calls: dict[str, Callable[[], Any]] = {
         "fit": lambda: train.fit(whole, settings()),
-        "tune": lambda: tune(whole, RunConfig()),
+        "tune": lambda: tune(whole, RunConfig(fixed=frozenset({"algo"}))),  # by trials
         "predict": lambda: [scorer.predict_topk(whole.rows, 5, rng.choice((1, 2, 4))) for _ in range(200)],
         "score": lambda: [scorer.score(whole, rng.choice((1, 2, 4))) for _ in range(100)],
     }

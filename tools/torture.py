@@ -29,7 +29,7 @@ import sys
 from xmlpreck.cli import main
 from xmlpreck.train import tuning
 tuning.FREE_WORK = 2e8
-sys.exit(main(["train", *sys.argv[1:]]))
+sys.exit(main(["train", "--algo", "sgd-avg", *sys.argv[1:]]))  # a rule that is tuned by trials
 """
 BLOCKS = 8  # of a pass: with a pause after each there are checkpoints within a pass of few rows too
 POLL_SECONDS = 0.005

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from xmlpreck.api.choices import calibrate as calibrate
+    from xmlpreck.api.choices import optimize as optimize
     from xmlpreck.api.choices import prune as prune
     from xmlpreck.api.datasets import convert as convert
     from xmlpreck.api.engine import RayEngine as RayEngine
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from xmlpreck.api.evaluation import evaluate as evaluate
     from xmlpreck.api.evaluation import report as report
     from xmlpreck.api.explaining import explain as explain
+    from xmlpreck.api.labels import LabelFile as LabelFile
     from xmlpreck.api.prediction import PredictionOptions as PredictionOptions
     from xmlpreck.api.prediction import predict as predict
     from xmlpreck.api.run import Limits as Limits
@@ -38,12 +40,13 @@ __version__ = "0.1.0"
 
 # Imported at first use: numba and scikit-learn take a second, and `xmlpreck --help` needs neither.
 _MODULES = {
-    "api.choices": ("calibrate", "prune"),
+    "api.choices": ("calibrate", "optimize", "prune"),
     "api.datasets": ("convert",),
     "api.engine": ("RayEngine",),
     "api.estimators": ("PrecAtKClassifier", "XMLTextClassifier", "precision_at_k_scorer"),
     "api.evaluation": ("EvaluationOptions", "compare", "evaluate", "report"),
     "api.explaining": ("explain",),
+    "api.labels": ("LabelFile",),
     "api.prediction": ("PredictionOptions", "predict"),
     "api.run": ("Limits", "Listener"),
     "api.sweep": ("sweep",),

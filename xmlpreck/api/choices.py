@@ -1,4 +1,4 @@
-"""Choose something of a model on rows after training: probabilities, and how much to prune."""
+"""Choose something of a model on rows after training: probabilities, the number of labels, and how much to prune."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from xmlpreck.machine import n_cores
 from xmlpreck.model import Model, check_target, choosing, pruning
 from xmlpreck.model.calibration import DEPTH
 from xmlpreck.model.choosing import HELDOUT, ChoiceRows
+from xmlpreck.model.label_rule import MAX_LABELS, ChosenRule, Goal
 from xmlpreck.train import parse_bytes
 
 
@@ -40,7 +41,9 @@ class Pruned(Chosen):
     tried: tuple[pruning.Pruned, ...] = ()
 
 
-def rows_to_choose_on(model: Model, data: Data, split: str | None = None, note: Note = log.info) -> ChoiceRows:
+def rows_to_choose_on(
+    model: Model, data: Data, split: str | None = None, note: Note = log.info, progress: bool = False
+) -> ChoiceRows:
     """Open rows to choose on: the training rows that the model held out (split None), or a split by name.
 
     A choice on a split that was not held out is recorded in the model.
@@ -50,7 +53,7 @@ def rows_to_choose_on(model: Model, data: Data, split: str | None = None, note: 
     if location is None:
         rows: RowSource = data  # type: ignore[assignment]
         return choosing.rows_to_choose_on(model, rows, split, "")
-    rows = open_location(location.at("train" if split == HELDOUT else split), model)
+    rows = open_location(location.at("train" if split == HELDOUT else split), model, progress)
     given = choosing.rows_to_choose_on(model, rows, split, without_secrets(location.path))
     if split != HELDOUT:
         note(f"{given.name}, split {split}: the model will remember that these rows were chosen on")
@@ -76,9 +79,62 @@ def calibrate(
     if out is not None:
         check_target(Path(out))
     model = as_model(model)
-    rows = rows_to_choose_on(model, data, split, note)
+    rows = rows_to_choose_on(model, data, split, note, progress)
     calibrated = choosing.calibrate(model, rows, depth, n_threads or n_cores(), progress)
     return Chosen(calibrated, rows, 0 if out is None else calibrated.save(out))
+
+
+@dataclass(frozen=True)
+class Optimized(Chosen):
+    """A model that knows how many labels a row gets, and how that was chosen."""
+
+    chosen: ChosenRule | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice for JSON."""
+        return {} if self.chosen is None else self.chosen.to_info()
+
+
+def optimize(
+    model: AnyModel,
+    data: Data,
+    out: str | Path | None = None,
+    *,
+    goal: str = "f1",
+    average: str = "micro",
+    at_least: float | None = None,
+    max_labels: int = MAX_LABELS,
+    split: str | None = None,
+    n_threads: int = 0,
+    note: Note = log.info,
+    progress: bool = False,
+) -> Optimized:
+    """Choose how many labels a row gets: a number for all rows, or all from a score (or a probability) on.
+
+    Parameters
+    ----------
+    model, data, out
+        A model, rows, and the model directory to write the copy to that knows the choice; predict with
+        ``PredictionOptions(labels="auto")`` obeys it.
+    goal : str
+        f1 = the largest F1; precision or recall = at least `at_least` percent of it, and the most of the other one;
+        count = as many labels as rows have.
+    average : str
+        micro = over all pairs of row and label; macro = mean over labels.
+    max_labels : int
+        Labels that a row may get, at most.
+    split : str, optional
+        None = the training rows that the model held out; a choice on train or test rows is recorded in the model.
+    """
+    wanted = Goal(goal, average, at_least)
+    if max_labels < 1:
+        raise ConfigError(f"--max-labels must be 1 or more, but is {max_labels}")
+    if out is not None:
+        check_target(Path(out))
+    model = as_model(model)
+    rows = rows_to_choose_on(model, data, split, note, progress)
+    made, chosen = choosing.optimize(model, rows, wanted, max_labels, n_threads or n_cores(), progress)
+    return Optimized(made, rows, 0 if out is None else made.save(out), chosen)
 
 
 def prune(

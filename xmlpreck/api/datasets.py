@@ -1,17 +1,21 @@
 """Convert, validate and fetch data sets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xmlpreck import __version__
-from xmlpreck.config import InputError
-from xmlpreck.data import catalog, shards, validate
+from xmlpreck.config import InputError, override
+from xmlpreck.data import catalog, corpus, shards, validate
+from xmlpreck.data.corpus import Corpus
 from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.formats.column_choice import ANY, Columns
 from xmlpreck.data.location import DataLocation
+from xmlpreck.data.shards import is_one_set
 from xmlpreck.data.validate import Report
-from xmlpreck.files.progress import progress_bar
+from xmlpreck.data.validate.texts import TextScan
+from xmlpreck.files.progress import Reading, progress_bar
 
 ROWS_PER_SHARD = 65_536
 
@@ -42,12 +46,24 @@ def convert(
     rows_per_shard: int = ROWS_PER_SHARD,
     shuffle_seed: int | None = None,
     data_dir: str | None = None,
+    columns: Columns = ANY,
+    settings: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> list[Converted]:
     """Write the splits of a data set as shards: OUT/train and OUT/test, or OUT for one file.
 
-    `shuffle_seed` puts the training rows in random order; None keeps their order. Test rows keep theirs.
+    `shuffle_seed` puts the training rows in random order; None keeps their order. Test rows keep theirs. Raw text
+    becomes tf-idf rows by the words of its training texts, which OUT keeps: a model that is trained on OUT takes raw
+    text, too. One file of texts is written to OUT/train. `columns` and `settings` (``{"text.ngrams": 2}``) are for
+    raw text.
     """
+    location = DataLocation(data, "train", source_format, columns, data_dir)
+    if not is_one_set(data) and (texts := location.documents()) is not None:
+        if shuffle_seed is not None:
+            raise InputError("--shuffle is for rows of numbers: convert the texts first, and then what is made of them")
+        return _convert_texts(location, texts, Path(out), format, rows_per_shard, settings, progress)
+    if settings:
+        raise InputError(f"{next(iter(settings))} has no effect with rows of numbers: leave it out")
     splits = catalog.splits_of(data, str(out), data_dir)
     if shuffle_seed is not None and "train" not in dict(splits):
         raise InputError("--shuffle has no effect on test rows, which keep their order: leave it out")
@@ -56,10 +72,46 @@ def convert(
     for split, folder in splits:
         chunks = _with_bar(DataLocation(data, split, source_format, data_dir=data_dir).chunks(), split, progress)
         seed = shuffle_seed if split == "train" else None
-        written = shards.write_shards(folder, chunks, format, rows_per_shard, provenance | {"split": split}, seed)
-        n_bytes = sum(shard.n_bytes for shard in written.shards)
-        made.append(Converted(split, folder, written.kind, written.n_rows, len(written.shards), n_bytes))
+        made.append(_write(folder, split, chunks, format, rows_per_shard, provenance, seed))
     return made
+
+
+def _convert_texts(
+    location: DataLocation,
+    texts: Corpus,
+    out: Path,
+    kind: str,
+    rows_per_shard: int,
+    settings: Mapping[str, Any] | None,
+    progress: bool,
+) -> list[Converted]:
+    chosen = override({}, dict(settings or {}), "settings")
+    corpora = {"train": texts}
+    if location.has_split("test") and (test := location.at("test").documents()) is not None:
+        corpora["test"] = test
+    reading = Reading("texts", progress)
+    vectorizer, names = corpus.learn_names(list(corpora.values()), chosen.text, reading, chosen.train.threads)
+    provenance = {"source": catalog.describe(location.path), "xmlpreck": __version__}
+    made = []
+    for split, documents in corpora.items():
+        chunks = corpus.row_chunks(documents, vectorizer, names, Reading(split, progress), chosen.train.threads)
+        made.append(_write(out / split, split, chunks, kind, rows_per_shard, provenance))
+    vectorizer.save(out)
+    return made
+
+
+def _write(
+    folder: Path,
+    split: str,
+    chunks: Iterator[Dataset],
+    kind: str,
+    rows_per_shard: int,
+    provenance: dict[str, str],
+    seed: int | None = None,
+) -> Converted:
+    written = shards.write_shards(folder, chunks, kind, rows_per_shard, provenance | {"split": split}, seed)
+    n_bytes = sum(shard.n_bytes for shard in written.shards)
+    return Converted(split, folder, written.kind, written.n_rows, len(written.shards), n_bytes)
 
 
 def _with_bar(chunks: Iterator[Dataset], text: str, progress: bool) -> Iterator[Dataset]:
@@ -71,9 +123,20 @@ def _with_bar(chunks: Iterator[Dataset], text: str, progress: bool) -> Iterator[
 
 
 def check_data(
-    path: str | Path, split: str = "train", *, fix: str | Path | None = None, format: str | None = None
+    path: str | Path,
+    split: str = "train",
+    *,
+    fix: str | Path | None = None,
+    format: str | None = None,
+    columns: Columns = ANY,
+    progress: bool = False,
 ) -> Report:
-    """Look through a file for anything that is wrong or odd; `fix` writes a clean copy as repository text."""
+    """Look through rows or texts for anything that is wrong or odd; `fix` writes clean rows as repository text."""
+    texts = None if is_one_set(str(path)) else DataLocation(str(path), split, format, columns).documents()
+    if texts is not None:
+        if fix is not None:
+            raise InputError(f"{path}: is raw text, which only its maker can mend: leave out --fix")
+        return TextScan(texts).run(progress)
     if fix is not None:
         return validate.fix(path, split, fix, format)
     return validate.validate(path, split, format)

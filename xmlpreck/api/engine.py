@@ -43,6 +43,8 @@ def refuse_text(location: DataLocation | None) -> None:
         raise InputError("rows in memory are on this machine only: give the path of shards or files to a Ray engine")
     if location.path == STDIN:
         raise InputError("--data - is read on this machine only: leave out --engine ray, or name a file")
+    if location.open_dense() is not None:
+        raise InputError(f"{location.path}: has dense rows beside it, which are read on this machine only: make shards")
     if location.documents() is not None:
         raise InputError(f"{location.path}: is raw text, which is read on this machine only: leave out --engine ray")
 

@@ -1,6 +1,5 @@
 """Score predictions and models against true labels: evaluate one, compare several, report on runs."""
 
-import csv
 import datetime
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,19 +12,23 @@ from scipy.sparse import csr_array
 
 from xmlpreck import metrics
 from xmlpreck.api.engine import Note, RayEngine, log, refuse_text, shared_rows
-from xmlpreck.api.inputs import AnyModel, as_model, open_location
+from xmlpreck.api.inputs import AUTO, AnyModel, as_model, open_location
+from xmlpreck.api.labels import read_ancestors
 from xmlpreck.config import ConfigError, InputError
-from xmlpreck.data import catalog, formats
+from xmlpreck.data import catalog, corpus, formats
 from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.formats.predictions import Predictions
 from xmlpreck.data.location import Data, DataLocation, locate, remembered_columns
 from xmlpreck.data.rows import RowSource
 from xmlpreck.evaluation import comparison, tables
 from xmlpreck.evaluation.comparison import BLOCK_ROWS, Comparison, LabelCounts, Rankings
-from xmlpreck.files.atomic import atomic_path
+from xmlpreck.files.progress import Reading
 from xmlpreck.machine import n_cores
 from xmlpreck.metrics import Meter, Scores
 from xmlpreck.model import Model
+from xmlpreck.model.directory import open_head
 from xmlpreck.model.prediction import Choice
+from xmlpreck.model.seal import ABOUT
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,16 @@ class EvaluationOptions:
     propensity: tuple[float, float] | None = None  # constants A, B; None: of the card, else metrics.PROPENSITY
     inverse_propensities: str | Path | None = None  # file of inverse propensities, one per line; overrides propensity
     bins: Sequence[int] = metrics.BIN_EDGES  # training rows that divide tail, torso and head
+    hierarchy: str | Path | None = None  # vocabulary whose broader labels give hP, hR and hF1
     filter: str | Path | None = None  # file of (row, label) pairs to leave out; None: of the data's folder
     use_filter: bool = True  # apply the filter file of the data's folder
     fix: bool = False  # repair bad predictions, and say how many
     n_resamples: int = metrics.N_RESAMPLES  # of the bootstrap; 0 = no intervals
     seed: int = 0  # of the bootstrap
     n_threads: int = 0  # 0 = one for each core
+    labels: str | None = (
+        None  # "auto": a model predicts as many labels as `optimize` has chosen, and ks has their limit
+    )
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class Truth:
     n_labels: int  # that can be predicted: raw text may have more
     training: LabelCounts | None
     inverse_propensity: np.ndarray | None
+    ancestors: csr_array | None  # of each label, by the hierarchy
     pairs: csr_array | None  # (row, label) to leave out
     ks: tuple[int, ...]
     options: EvaluationOptions
@@ -65,8 +73,11 @@ class Truth:
 
     def rankings(self, predictions: str) -> Rankings:
         """Open a prediction file, or a model directory that predicts now."""
-        options = self.options
-        return Rankings(predictions, self.rows, max(self.ks), self.n_labels, fix=options.fix, n_threads=self.n_threads)
+        options, auto = self.options, self.options.labels == AUTO
+        n_threads = self.n_threads
+        return Rankings(
+            predictions, self.rows, max(self.ks), self.n_labels, fix=options.fix, n_threads=n_threads, auto=auto
+        )
 
     def meter(self) -> Meter:
         """Make a meter; those of one truth draw the same resamples."""
@@ -78,6 +89,7 @@ class Truth:
             inverse_propensity=self.inverse_propensity,
             label_counts=None if self.training is None else self.training.counts,
             edges=list(options.bins),
+            ancestors=self.ancestors,
             drop_empty=options.drop_empty,
             n_resamples=options.n_resamples,
             seed=options.seed,
@@ -94,7 +106,7 @@ def open_truth(
 ) -> Truth:
     """Open the true labels, training frequencies, propensities and the filter; `model` reads raw text."""
     metrics.find_convention(options.convention)
-    rows = open_location(location, model)
+    rows = open_location(location, model, progress)
     training = count_training(location, rows, model, options, note, progress)
     path = options.filter
     if path is None and options.use_filter:
@@ -108,6 +120,7 @@ def open_truth(
         n_labels=rows.n_labels if model is None else model.n_labels,
         training=training,
         inverse_propensity=_inverse_propensity(location, rows, training, options),
+        ancestors=None if options.hierarchy is None else read_ancestors(options.hierarchy, rows),
         pairs=pairs,
         ks=metrics.check_ks(options.ks),
         options=options,
@@ -124,15 +137,19 @@ def count_training(
 ) -> LabelCounts | None:
     """Count the training rows of each label, where these rows are to be had."""
     if options.train is not None:
-        source = open_location(replace(location, path=options.train, split="train", table=None), model)
+        training = replace(location, path=options.train, split="train", table=None)
     elif not location.is_whole and (model is not None or catalog.has_split(location.path, "train", location.data_dir)):
-        source = open_location(location.at("train"), model)
+        training = location.at("train")
     else:
         for flag, given in (("--propensity", options.propensity), ("--bins", tuple(options.bins) != metrics.BIN_EDGES)):
             if given:
                 raise InputError(f"{flag} has no effect without training rows; name them by --train: leave it out")
         note("no training rows: no propensities and no frequencies; name them by --train")
         return None
+    texts = None if model is None else training.of_model(model.info).documents()
+    if texts is not None and rows.label_names is not None:  # which need not become rows for that
+        return LabelCounts(*corpus.count_labels(texts, rows.label_names, Reading("label frequencies", progress)))
+    source = open_location(training, model, progress)
     if model is None and source.n_labels != rows.n_labels:
         raise InputError(
             f"the training rows have {source.n_labels} labels, but those to be judged have {rows.n_labels}"
@@ -196,6 +213,9 @@ def evaluate(
         if not Path(path).is_dir():
             raise InputError(f"{path}: is no model directory, so there is nothing for --engine ray to predict")
         refuse_text(location)
+    if options.labels is not None:
+        options = _with_auto(options, path, engine)
+    location = _for_models(location, [path])
     truth = open_truth(location, None if model is None else as_model(model), options, note, progress)
     with ExitStack() as until_scored:
         if engine is None:
@@ -205,8 +225,23 @@ def evaluate(
         scores = comparison.measure(truth.rows, rankings.blocks(), truth.meter(), truth.pairs, progress)
     found = _evaluation(rankings, scores, truth, note)
     if per_label is not None:
-        write_label_counts(per_label, scores, truth)
+        counts = None if truth.training is None else truth.training.counts
+        tables.write_label_counts(per_label, scores, truth.rows.label_names, counts)
     return found
+
+
+def _with_auto(options: EvaluationOptions, path: str, engine: RayEngine | None) -> EvaluationOptions:
+    """Add the most labels that a model gives a row to the ks: at this k nothing of its own choice is cut off."""
+    if options.labels != AUTO:
+        raise ConfigError(f"--labels must be auto, but is {options.labels!r:.40}")
+    if not Path(path).is_dir():
+        raise InputError(
+            f"{path}: --labels auto is for a model directory: a file says itself how many labels a row has"
+        )
+    if engine is not None:
+        raise InputError("--labels auto works on one machine only: leave out --labels or --engine ray")
+    model = Model.load(path)
+    return replace(options, ks=sorted({*options.ks, min(model.label_rule.k, model.n_labels)}))
 
 
 def _evaluation(rankings: Rankings, scores: Scores, truth: Truth, note: Note) -> Evaluation:
@@ -221,6 +256,14 @@ def _locate(data: Data) -> DataLocation:
     if location is None:
         raise InputError("evaluation looks for companion files beside the rows: give a path or a DataLocation")
     return location
+
+
+def _for_models(location: DataLocation, predictions: Sequence[str | Path]) -> DataLocation:
+    """Return the location with dense rows beside it, if one of the predictions is a model that needs them."""
+    heads = [open_head(Path(path)) for path in predictions if (Path(path) / ABOUT).is_file()]
+    if not (with_dense := [head for head in heads if head.rows.n_dense]):
+        return location
+    return replace(location.of_model(with_dense[0].about), n_dense=with_dense[0].rows.n_dense)
 
 
 def _rankings_on_ray(
@@ -278,7 +321,8 @@ def compare(
     """Compare prediction files or model directories on the same rows, each with the first: paired differences."""
     if len(files) < 2:
         raise InputError("compare needs two or more prediction files or model directories")
-    truth = open_truth(_locate(data), None if model is None else as_model(model), options, note, progress)
+    location = _for_models(_locate(data), files)
+    truth = open_truth(location, None if model is None else as_model(model), options, note, progress)
     rankings = [truth.rankings(str(path)) for path in files]
     blocks = [each.blocks() for each in rankings]
     results, against_first = comparison.compare(truth.rows, blocks, truth.meter, truth.pairs, progress)
@@ -290,60 +334,61 @@ def compare(
     return Comparisons(found, against_first)
 
 
-def write_label_counts(path: str | Path, scores: Scores, truth: Truth) -> None:
-    """Write a .csv: label, name, rows of training and of truth with it, then predicted and hits for each k."""
-    names, training = truth.rows.label_names, truth.training
-    of_k = [f"{what}@{k}" for k in scores.ks for what in ("predicted", "hits")]
-    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["label", "name", "training_rows", "true", *of_k])
-        for label, true in enumerate(scores.label_truth.tolist()):
-            counts = [
-                int(array[i, label])
-                for i in range(len(scores.ks))
-                for array in (scores.label_predicted, scores.label_hits)
-            ]
-            frequency = "" if training is None else int(training.counts[label])
-            writer.writerow([label, names[label] if names else "", frequency, true, *counts])
-
-
 def report(
     runs: Sequence[str | Path],
     out: str | Path = "report.html",
     data: DataLocation | str | None = None,
     *,
+    fix: bool = False,
     n_threads: int = 0,
     note: Note = log.info,
     progress: bool = False,
 ) -> int:
-    """Write one HTML page on model directories: curves, scores, labels, samples; returns the number of rows.
+    """Write one HTML page on model directories and prediction files of any tool; returns the number of rows.
 
     `data` are the rows to score (a path means its test split); None: the test rows beside those that the first model
-    was trained on.
+    was trained on. `fix` repairs bad predictions, as `evaluate` does.
     """
     from xmlpreck.evaluation import report as pages
 
     names = [Path(run).resolve().name for run in runs]
     if len(set(names)) < len(names):  # all have one name, as in a/model b/model
         names = [str(Path(run)) for run in runs]
-    opened = [pages.Run(name, Model.load(path)) for name, path in zip(names, runs, strict=True)]
-    model = opened[0].scorer
+    models = {str(run): Model.load(run) for run in runs if not Path(run).is_file()}
+    model = next(iter(models.values()), None)
     location = DataLocation(data, "test") if isinstance(data, str) else data
     if location is None or not location.path:
-        location = data_of(model, str(runs[0]), location or DataLocation("", "test"))
-    rows = open_location(location, model)
+        if model is None:
+            raise InputError("prediction files do not say which rows they are of: name these by --data")
+        location = data_of(model, next(iter(models)), location or DataLocation("", "test"))
+    documents = (location if model is None else location.of_model(model.info)).documents()
+    if documents is not None and model is None:
+        raise InputError(
+            f"{location.path}: is raw text, whose labels a model has in order: name the model whose labels were "
+            "predicted among the runs, too"
+        )
+    rows = open_location(location, model, progress)
+    n_labels = rows.n_labels if model is None else model.n_labels
+    paths = [str(run) for run in runs if str(run) not in models]
+    sizes, names_of_labels = (rows.n_rows, n_labels), rows.label_names
+    files = {path: formats.open_predictions(path, *sizes, fix, label_names=names_of_labels) for path in paths}
+    scorers: dict[str, Model | Predictions] = {**models, **files}
+    opened = [pages.Run(name, scorers[str(run)]) for name, run in zip(names, runs, strict=True)]
     # A model knows the labels of raw text; rows of numbers need none for that.
-    training = count_training(
-        location, rows, model if model.vectorizer is not None else None, note=note, progress=progress
-    )
+    of_text = model if model is not None and model.vectorizer is not None else None
+    training = count_training(location, rows, of_text, note=note, progress=progress)
     scored = pages.ScoredRows(
         location.name,
         location.split,
         rows,
         None if training is None else training.counts,
         _inverse_propensity(location, rows, training, EvaluationOptions()),
+        None if documents is None else documents.texts_of,
     )
     pages.write_report(out, opened, scored, datetime.date.today(), n_threads or n_cores(), progress=progress)
+    for path, file in files.items():
+        for what, number in file.repairs.items():
+            note(f"{path}: repaired: {what}: {number:,}")
     return rows.n_rows
 
 

@@ -60,8 +60,8 @@ def explain(
     if text is not None:
         if model.vectorizer is None:
             raise InputError(f"{name or 'the model'}: was trained on numbers, not on texts: give it --data and --row")
-        names = Names(model.label_names, model.feature_names, model.n_features)
-        one, truth = model.vectorizer.transform([text]), None
+        names = Names.of(model)
+        one, truth = model.rows_of([text]), None
     else:
         assert data is not None  # or there would be a text
         rows = open_rows(location or data, model)
@@ -104,5 +104,8 @@ def _read_row(source: RowSource, row: int, model: Model) -> tuple[csr_array, lis
     one = source.read(row, row + 1)
     # Rows may have labels that training did not see, and rows to predict may have none.
     label_names = source.label_names if source.n_labels >= model.n_labels else None
-    names = Names(label_names or model.label_names, source.feature_names or model.feature_names, model.n_features)
+    if model.vocabulary is not None:
+        label_names = [*model.vocabulary.names, *(source.label_names or [])[model.n_labels :]]
+    names = Names.of(model)
+    names = names._replace(labels=label_names or names.labels, features=source.feature_names or names.features)
     return one.rows, one.labels.indices.tolist() or None, names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmlpreck.api.engine import STDIN, Note, RayEngine, log, refuse_text, shared_rows
-from xmlpreck.api.inputs import AnyModel, as_model
+from xmlpreck.api.inputs import AUTO, AnyModel, as_model
 from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data import formats
 from xmlpreck.data.dataset import Documents
@@ -49,6 +49,7 @@ class PredictionOptions:
     candidates: str | Path | None = None  # prediction file of any tool: rank each row's own labels
     probabilities: bool = False  # scores are probabilities; the model must be calibrated
     shortlist: int | None = None  # score only labels in the top-N weights of a row's features
+    labels: str | None = None  # "auto": as many as `optimize` has chosen, instead of k, min_labels and threshold
     guess_empty: bool = False  # rows without any known feature get the labels that the bias ranks first
     strict: bool = False  # JSON lines: stop at a line that cannot be read
 
@@ -70,6 +71,19 @@ class PredictionOptions:
             if bonus is not None or self.candidates is not None:
                 raise InputError("--shortlist has its own list of labels: leave out the other list, or --shortlist")
             shortlist = Shortlist.of(model.weights, self.shortlist)
+        if self.labels not in (None, AUTO):
+            raise ConfigError(f"--labels must be auto, but is {self.labels!r:.40}: give a number by --topk")
+        if self.labels == AUTO:
+            given = (self.k, self.min_labels, self.threshold)
+            if given != (PredictionOptions.k, PredictionOptions.min_labels, PredictionOptions.threshold):
+                raise ConfigError(
+                    "--labels auto chooses the number of labels: leave out --topk, --at-least, --threshold"
+                )
+            rule = model.label_rule
+            return Choice(
+                rule.k, bonus=bonus, as_probabilities=self.probabilities, shortlist=shortlist,
+                guess_empty=self.guess_empty, rule=rule,
+            )  # fmt: skip
         threshold = -math.inf if self.threshold is None else self.threshold
         return Choice(self.k, threshold, self.min_labels, bonus, self.probabilities, shortlist, self.guess_empty)
 
@@ -87,6 +101,7 @@ class Predictions(NamedTuple):
 
     model: Model
     batches: Iterable[Found]
+    k: int  # labels per row, at most
 
 
 def predict(
@@ -115,9 +130,8 @@ def predict(
         raise InputError(f"{out}: --excel is for .csv: call it so")
     with ExitStack() as until_written:
         found = open_predictions(model, data, options, verify, n_threads, engine, note, progress, until_written)
-        k = min(options.k, found.model.n_labels)
-        counts = write_answers(out, found.batches, found.model, style, k)
-    return Written(str(out), k, counts)
+        counts = write_answers(out, found.batches, found.model, style, found.k)
+    return Written(str(out), found.k, counts)
 
 
 def predict_lines(
@@ -158,9 +172,12 @@ def open_predictions(
     if options.candidates is not None:
         if n_rows is None:
             raise InputError("--candidates needs rows of numbers from a file, not text or stdin")
-        candidates = formats.open_predictions(options.candidates, n_rows, loaded.n_labels).blocks(BLOCK_ROWS)
+        candidates = formats.open_predictions(
+            options.candidates, n_rows, loaded.n_labels, label_names=loaded.label_names
+        ).blocks(BLOCK_ROWS)
     threads = n_threads or n_cores()
-    return Predictions(loaded, predict_batches(loaded, batches, choice, threads, n_rows, candidates, progress))
+    found = predict_batches(loaded, batches, choice, threads, n_rows, candidates, progress)
+    return Predictions(loaded, found, min(choice.k, loaded.n_labels))
 
 
 def _predict_on_ray(
@@ -194,7 +211,7 @@ def _predict_on_ray(
         session, str(model), place, rows, choice, BLOCK_ROWS,
         label_shards=engine.label_shards, n_threads=n_threads, progress=progress,
     )  # fmt: skip
-    return Predictions(head, found)
+    return Predictions(head, found, min(choice.k, head.n_labels))
 
 
 def _location(data: Data | list[str]) -> DataLocation | None:
@@ -215,8 +232,9 @@ def _row_batches(data: Data | list[str], model: Model, strict: bool) -> tuple[in
         return None, json_batches(arriving_lines(sys.stdin.fileno()), model, strict)
     documents = location.of_model(model.info).documents()
     if documents is None:
-        rows = location.open()
+        rows = location.open(n_dense=model.rows.n_dense)
         return rows.n_rows, source_batches(rows, BLOCK_ROWS)
     if model.vectorizer is None:
         raise InputError(f"{location.path}: is raw text, but the model was trained on numbers: give it such rows")
-    return None, text_batches(documents.chunks(), model)
+    given = location.open_dense() if model.rows.n_dense else None
+    return None, text_batches(documents.chunks(), model, given)

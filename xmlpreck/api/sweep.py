@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ def sweep(
         check_target(folder, None if out else data.saved_path)
     # Where k is swept, every trained k is also a k to score.
     ks = sorted({*metrics.REPORTED_KS, *(run.train.k for run in configs.values() if name == "train.k")})
-    rows, vectorizer = open_training(data, configs[values[0]], listener)
+    rows, vectorizer, opened = open_training(data, configs[values[0]], listener)
+    n_dense = opened.rows.n_dense
+    configs = {value: replace(made, rows=replace(made.rows, n_dense=n_dense)) for value, made in configs.items()}
     listener.opened(data, rows)
     runs, scores = {}, {}
     for word, chosen in configs.items():

@@ -11,12 +11,15 @@ from xmlpreck import config as settings_of
 from xmlpreck import train
 from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
 from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
+from xmlpreck.api.labels import LabelFile, add_labels, add_vocabulary, name_all_labels
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
 from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.data import catalog, corpus
+from xmlpreck.data.dense import put_beside
 from xmlpreck.data.location import REMEMBERED, Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.text import TextVectorizer, grow_text
+from xmlpreck.files.progress import Reading
 from xmlpreck.kernels.caching import on_compilation
 from xmlpreck.model import Model, check_target
 from xmlpreck.train import Plan, Safety
@@ -35,6 +38,7 @@ def read_settings(
         sections = {name: dict(section) for name, section in config.to_dict().items()}
         made = settings_of.override(sections, values, "settings")
         given = {key.removeprefix("train.") for key in values if key.startswith("train.")}
+        given |= {"dense_weight"} if "rows.dense_weight" in values else set()
         return replace(made, fixed=config.fixed | given), "given"
     location = locate(data)
     path = None
@@ -66,10 +70,13 @@ def fit(
     threads: int | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    labels: str | Path | LabelFile | None = None,
     limits: Limits = DEFAULT_LIMITS,
     engine: RayEngine | None = None,
     progress: bool = False,
     listener: Listener | None = None,
+    dense: Any = None,
+    embed: str | None = None,
 ) -> Model:
     """Train a model on the training rows of `data`; the same words as `xmlpreck train` give the same bits.
 
@@ -89,6 +96,8 @@ def fit(
         Single settings; None = tuned, or the default. `xmlpreck train --help` describes them.
     settings : mapping, optional
         Any other setting by its name, e.g. ``{"rows.bias": 0.1, "text.ngrams": 2}``.
+    labels : path or LabelFile, optional
+        Vocabulary of the labels: ids, names and words that score (docs/labels.md).
     limits : Limits
         Memory, checkpoints and whether to resume from one.
     engine : RayEngine, optional
@@ -97,6 +106,11 @@ def fit(
         Show progress bars on a terminal.
     listener : Listener, optional
         Hears notes, the plan, the chosen settings and the facts of every pass. By default they are logged.
+    dense : path, matrix or column, optional
+        Dense rows beside those of `data`, such as an embedding of their texts: a file (.npy, .npz, .h5, .parquet), a
+        matrix (n_rows, n_dense), or a column of a table. None: E_train.npy, if `data` is a folder that has it.
+    embed : str, optional
+        Make the dense rows of raw text by a sentence-transformers model: its name or its folder (extra `embed`).
 
     Returns
     -------
@@ -105,7 +119,19 @@ def fit(
     given = {"algo": algo, "effort": effort, "favour": favour, "k": k, "epochs": epochs, "eta": eta, "tau": tau}
     given |= {"heldout": heldout, "threads": threads, "seed": seed}
     chosen, _ = read_settings(data, config, named_values(given, settings))
-    return run_training(data, chosen, out, tune, limits, engine, progress, listener).model
+    data = with_dense(data, dense, embed)
+    file = LabelFile(labels) if isinstance(labels, str | Path) else labels
+    return run_training(data, chosen, out, tune, limits, engine, progress, listener, labels=file).model
+
+
+def with_dense(data: Data, dense: Any = None, embed: str | None = None) -> Data:
+    """Return where data is, with the dense rows to put beside it or the model that makes them of its texts."""
+    if dense is None and embed is None:
+        return data
+    location = locate(data)
+    if location is None:
+        raise InputError("dense= is for data by its path or a table: append the columns to rows, and set rows.n_dense")
+    return replace(location, dense=dense, embed=embed)
 
 
 def run_training(
@@ -118,8 +144,10 @@ def run_training(
     progress: bool = False,
     listener: Listener | None = None,
     score_test: bool = False,
+    labels: LabelFile | None = None,
 ) -> Trained:
     """Do what `fit` does with settings that are read; with `score_test` also measure P@k where there are test rows."""
+    vocabulary = None if labels is None else labels.read()
     listener, location = listener or Listener(), locate(data)
     folder = None if out is None else Path(out)
     if folder is not None:
@@ -128,20 +156,33 @@ def run_training(
         refuse_text(location)
     connection = engine.connect(listener.note) if engine else nullcontext()
     with kept_safe(folder, limits, listener) as safety, connection as session:
-        rows, vectorizer = open_training(data, settings, listener, progress)
+        rows, vectorizer, settings = open_training(data, settings, listener, progress, safety.memory)
         listener.opened(location, rows)
         started = time.perf_counter()
+        weighed = train.choose_dense_weight(rows, settings, listener.note) if tune else None
+        settings = settings if weighed is None else weighed.settings
         if engine is None:
             model = fit_here(rows, settings, tune, safety, progress, listener)
         else:
             model = _fit_on_ray(rows, settings, tune, safety, progress, listener, (engine, session, location))
+        if weighed is not None:
+            model.info["dense"] = weighed.evidence
+        if labels is not None and vocabulary is not None:
+            model = add_vocabulary(model, rows, vectorizer, vocabulary, labels, listener.note)
         run = finish(model, vectorizer, location, folder, time.perf_counter() - started)
         listener.saved(run)
-    if score_test and location is not None and location.has_split("test"):
-        test = open_location(location.at("test"), run.model)
+    if score_test and location is not None and _has_test(location, run.model):
+        test = open_location(location.at("test"), run.model, progress)
         scores = run.model.score(test, settings.train.n_threads, progress)
         run = replace(run, test=scores, n_test_rows=test.n_rows)
     return run
+
+
+def _has_test(location: DataLocation, model: Model) -> bool:
+    """Tell whether there are test rows, with dense features if the model has them."""
+    if not location.has_split("test") or not model.rows.n_dense or location.embed is not None:
+        return location.has_split("test")
+    return location.at("test").open_dense() is not None
 
 
 def tell_untuned(settings: RunConfig, listener: Listener) -> None:
@@ -188,6 +229,8 @@ def finish(
     model: Model, vectorizer: TextVectorizer | None, location: DataLocation | None, folder: Path | None, seconds: float
 ) -> Trained:
     model = replace(model, vectorizer=vectorizer)
+    if location is not None and location.embed is not None:
+        model.info["embed"] = location.embed
     if location is not None:  # what `report` needs to find the rows again
         documents = None if vectorizer is None else location.documents()
         columns = location.columns if documents is None else documents.resolved
@@ -198,17 +241,20 @@ def finish(
 
 
 def open_training(
-    data: Data, settings: RunConfig, listener: Listener, progress: bool = False
-) -> tuple[RowSource, TextVectorizer | None]:
-    """Open training rows, and load the kernels so that nothing is timed with that."""
+    data: Data, settings: RunConfig, listener: Listener, progress: bool = False, memory: int | None = None
+) -> tuple[RowSource, TextVectorizer | None, RunConfig]:
+    """Open training rows, and load the kernels so that nothing is timed with that; the settings know dense features."""
     location = locate(data)
     rows: Any = data  # the other kinds of data have a location
     vectorizer = None
     with on_compilation(lambda: listener.note("compiling kernels (once after an installation, about 30 s)")):
         if location is not None:
-            rows, vectorizer = location.learn(settings.text, listener.note, progress)
+            rows, vectorizer = location.learn(settings.text, listener.note, progress, settings.train.threads, memory)
+            if (found := location.open_dense(progress)) is not None:
+                rows = put_beside(rows, *found)
+                settings = replace(settings, rows=replace(settings.rows, n_dense=found[0].shape[1]))
         train.load_kernels()
-    return rows, vectorizer
+    return rows, vectorizer, settings
 
 
 def choose_folder(out: str | Path | None, data: DataLocation) -> Path:
@@ -232,9 +278,10 @@ def plan(
     """Say what `fit` would need: weights, memory, disk, and the seconds of a pass."""
     listener = listener or Listener()
     chosen, _ = read_settings(data, config, named_values({}, settings))
-    rows, _ = open_training(data, chosen, listener)
+    safety = limits.safety(listener)
+    rows, _, chosen = open_training(data, chosen, listener, memory=safety.memory)
     listener.opened(locate(data), rows)
-    return train.plan(rows, chosen, limits.safety(listener), tuned=tune)
+    return train.plan(rows, chosen, safety, tuned=tune)
 
 
 class Tuned(NamedTuple):
@@ -256,19 +303,22 @@ def tune(
     """Choose the settings that are not given, as `fit` would, without training the model."""
     listener = listener or Listener()
     chosen, _ = read_settings(data, config, named_values({}, settings))
-    rows, _ = open_training(data, chosen, listener)
+    rows, _, chosen = open_training(data, chosen, listener)
+    if (weighed := train.choose_dense_weight(rows, chosen, listener.note)) is not None:
+        chosen = weighed.settings
     return Tuned(*train.settle(rows, chosen, limits.safety(listener), progress, listener.tuned))
 
 
 def update(
     model: AnyModel,
-    data: Data,
+    data: Data | None = None,
     out: str | Path | None = None,
     *,
     epochs: int = 1,
     eta: float | None = None,
     freeze: bool = False,
     grow_vocabulary: bool = False,
+    labels: str | Path | LabelFile | None = None,
     threads: int = 0,
     progress: bool = False,
     listener: Listener | None = None,
@@ -277,11 +327,22 @@ def update(
 
     With `freeze` the labels that the model knows keep their weights, and only the new ones learn. `eta` is the step
     size (None: that of the model's training). With `grow_vocabulary` the words of new texts become features, too.
+    `labels` is a vocabulary whose new labels are added by their words, before the new rows are learned from, if there
+    are any.
     """
     name = "the model" if isinstance(model, Model) else str(model)
     if out is not None:
         check_target(Path(out))
     model = as_model(model)
+    n_known = model.n_labels
+    if labels is not None:
+        model = add_labels(model, LabelFile(labels) if isinstance(labels, str | Path) else labels, name)
+    if data is None:
+        if labels is None:
+            raise InputError("update needs new rows, new labels, or both: give --data, --labels-file")
+        folder = None if out is None else Path(out)
+        n_bytes = 0 if folder is None else model.save(folder)
+        return Updated(model, 0.0, folder, n_bytes, n_new_labels=model.n_labels - n_known)
     sections = model.info.get("config")
     if not isinstance(sections, dict):
         raise InputError(f"{name}: does not say how it was trained, so it cannot be trained further")
@@ -290,22 +351,32 @@ def update(
         values["train.eta"] = eta
     settings = settings_of.override(sections, values, name)
     listener = listener or Listener()
-    rows, vectorizer = _open_grown(data, model) if grow_vocabulary else (open_rows(data, model), model.vectorizer)
+    rows, vectorizer = _open_new(data, model, grow_vocabulary, threads, progress)
     started = time.perf_counter()
-    newer = train.update(model, rows, settings, freeze, listener.passed, progress)
+    newer = name_all_labels(train.update(model, rows, settings, freeze, listener.passed, progress))
     run = finish(newer, vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
-    added = newer.n_labels - model.n_labels, newer.n_features - model.n_features
+    added = newer.n_labels - n_known, newer.n_features - model.n_features
     return Updated(run.model, run.seconds, run.folder, run.n_bytes, n_new_labels=added[0], n_new_features=added[1])
 
 
-def _open_grown(data: Data, model: Model) -> tuple[RowSource, TextVectorizer]:
-    """Open texts with a vectorizer that knows the terms of a model, and behind them those of the texts."""
+def _open_new(
+    data: Data, model: Model, grow_vocabulary: bool, threads: int, progress: bool
+) -> tuple[RowSource, TextVectorizer | None]:
+    """Open rows by a model's vectorizer; a grown one has the terms of the texts behind those of the model."""
+    if not grow_vocabulary:
+        return open_rows(data, model, progress), model.vectorizer
     location = locate(data)
     documents = None if location is None else location.of_model(model.info).documents()
+    if model.rows.n_dense:
+        raise InputError(
+            "--grow-vocabulary has no place for new words before dense features: train on all rows instead"
+        )
     if documents is None or model.vectorizer is None or model.label_names is None:
         raise InputError("--grow-vocabulary needs new texts, and a model that was trained on texts")
-    vectorizer = grow_text(model.vectorizer, (chunk.texts for chunk in documents.chunks()))
-    return corpus.vectorize(documents, vectorizer, model.label_names), vectorizer
+    reading = Reading("texts", progress)
+    texts = (chunk.texts for chunk in reading.over(documents.chunks()))
+    vectorizer = grow_text(model.vectorizer, texts, threads)
+    return corpus.vectorize(documents, vectorizer, model.label_names, reading, threads), vectorizer
 
 
 def load_model(folder: str | Path, verify: bool = False) -> Model:

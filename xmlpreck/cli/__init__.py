@@ -17,6 +17,7 @@ from xmlpreck.cli.compare import add_compare
 from xmlpreck.cli.data import add_data
 from xmlpreck.cli.evaluate import add_evaluate
 from xmlpreck.cli.explain import add_explain
+from xmlpreck.cli.optimize import add_optimize
 from xmlpreck.cli.options import CheckFailed, Parser, Stopped, asked_to_stop, check_source, note
 from xmlpreck.cli.plan import add_plan
 from xmlpreck.cli.predict import add_predict
@@ -28,8 +29,8 @@ from xmlpreck.cli.update import add_update
 
 # In the order of --help.
 COMMANDS = (
-    add_plan, add_train, add_predict, add_prune, add_update, add_calibrate, add_evaluate, add_compare, add_report,
-    add_explain, add_data,
+    add_plan, add_train, add_predict, add_prune, add_update, add_calibrate, add_optimize, add_evaluate, add_compare,
+    add_report, add_explain, add_data,
 )  # fmt: skip
 
 EXIT_CODES = """exit codes:

@@ -4,7 +4,17 @@ import argparse
 import dataclasses
 from typing import Any
 
-from xmlpreck.cli.options import CheckFailed, add_verb, always, refuse_flags, show, whole_number
+from xmlpreck.cli.options import (
+    CheckFailed,
+    add_column_options,
+    add_verb,
+    always,
+    columns_of,
+    refuse_flags,
+    show,
+    whole_number,
+)
+from xmlpreck.cli.run_options import add_text_settings, text_settings_of
 
 
 def add_data(commands: Any) -> None:
@@ -26,12 +36,17 @@ def add_data(commands: Any) -> None:
     convert.add_argument("--shuffle", action="store_true", help="put the training rows in random order")
     convert.add_argument("--seed", default="0", metavar="INT", help="of --shuffle (default: 0)")
     convert.add_argument("--data-dir", metavar="DIR", help="where catalogue data is")
+    add_text_settings(convert)
+    add_column_options(convert)
     # Its exit code is a result, too: it does not stop when nobody reads what it prints.
-    check = add_verb(verbs, "validate", validate_command, "look through a file for anything that is wrong or odd")
+    check = add_verb(
+        verbs, "validate", validate_command, "look through rows or texts for anything that is wrong or odd"
+    )
     check.add_argument("data", metavar="PATH", help="a file or folder")
     check.add_argument("--split", default="train", help="train or test, of a folder (default: train)")
     check.add_argument("--format", help="force a file format instead of recognising it")
-    check.add_argument("--fix", metavar="OUT", help="write a clean copy, as repository text")
+    check.add_argument("--fix", metavar="OUT", help="write a clean copy of rows of numbers, as repository text")
+    add_column_options(check)
 
 
 def list_command(args: argparse.Namespace) -> None:
@@ -70,7 +85,8 @@ def convert_command(args: argparse.Namespace) -> None:
 
     made = convert(
         args.data, args.out, format=args.format, source_format=args.source_format, rows_per_shard=rows_per_shard,
-        shuffle_seed=seed if args.shuffle else None, data_dir=args.data_dir, progress=True,
+        shuffle_seed=seed if args.shuffle else None, data_dir=args.data_dir,
+        columns=columns_of(args), settings=text_settings_of(args), progress=True,
     )  # fmt: skip
     sizes = (f"{one.n_rows:,} rows in {one.n_shards} {one.kind} shards, {one.n_bytes / 2**20:.1f} MB" for one in made)
     lines = [f"{one.folder}: {size}" for one, size in zip(made, sizes, strict=True)]
@@ -80,7 +96,9 @@ def convert_command(args: argparse.Namespace) -> None:
 def validate_command(args: argparse.Namespace) -> None:
     from xmlpreck.api.datasets import check_data
 
-    report = check_data(args.data, args.split, fix=args.fix or None, format=args.format)
+    report = check_data(
+        args.data, args.split, fix=args.fix or None, format=args.format, columns=columns_of(args), progress=True
+    )
     show(args, report.to_dict(), report.to_text())
     if not report.is_clean and not args.fix:
         raise CheckFailed

@@ -1,6 +1,7 @@
 """xmlpreck evaluate"""
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from xmlpreck.cli.options import (
@@ -41,6 +42,9 @@ def add_evaluation_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--bins", metavar="N,N", help="training rows that divide tail, torso and head labels (default: 10,100)"
+    )
+    command.add_argument(
+        "--hierarchy", metavar="FILE", help="vocabulary whose broader labels give partial credit: hP, hR and hF1"
     )
     command.add_argument(
         "--filter", metavar="FILE", help="(row, label) pairs to leave out (default: the filter file of the folder)"
@@ -84,6 +88,7 @@ def evaluation_options(args: argparse.Namespace) -> "EvaluationOptions":
         train=args.train,
         propensity=None if args.propensity is None else parse_propensity(args.propensity),
         inverse_propensities=args.inverse_propensities,
+        hierarchy=args.hierarchy,
         filter=args.filter,
         use_filter=not args.no_filter,
         fix=args.fix,
@@ -102,6 +107,11 @@ def add_evaluate(commands: Any) -> None:
         metavar="FILE",
         help="predictions of any tool (docs/evaluation.md lists the formats), or a model directory",
     )
+    evaluate.add_argument(
+        "--labels",
+        metavar="auto",
+        help="auto = a model predicts as many labels per row as `xmlpreck optimize` has chosen; their limit joins --ks",
+    )
     evaluate.add_argument("--per-label", metavar="FILE", help="also write the counts of every label, as .csv")
     add_evaluation_options(evaluate)
     add_engine_options(evaluate)
@@ -112,6 +122,7 @@ def run(args: argparse.Namespace) -> None:
     from xmlpreck import metrics
     from xmlpreck.api import evaluation
 
+    options = dataclasses.replace(options, labels=args.labels)
     found = evaluation.evaluate(
         args.pred, location_of(args), options,
         model=args.model, per_label=args.per_label, engine=engine, note=note, progress=True,

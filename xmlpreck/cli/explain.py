@@ -104,7 +104,13 @@ def explanation_texts(
         known = "" if each.is_true is None else ", true" if each.is_true else ", not true"
         head = f"{each.rank:,}. {paint(BOLD, shown(names.label(each.label)))}: {each.score:.{n_decimals}f}{known}"
         boundary = boundary_text(each, names, k, n_decimals)
-        texts.append("\n".join([head, *(line(adds, name, width) for adds, name in of_label), f"   {boundary}"]))
+        if each.blocks is not None:
+            sums = ", ".join(f"{name} {adds:+.{n_decimals}f}" for name, adds in each.blocks.items())
+            boundary = f"together: {sums}\n   {boundary}"
+        lines = [line(adds, name, width) for adds, name in of_label]
+        if each.parts.from_words:
+            lines.append(f"   {each.parts.from_words:+{width}.{n_decimals}f}  of these came from the label's words")
+        texts.append("\n".join([head, *lines, f"   {boundary}"]))
     return texts
 
 

@@ -13,6 +13,7 @@ from xmlpreck import config
 
 if TYPE_CHECKING:
     from xmlpreck.api.engine import RayEngine
+    from xmlpreck.api.labels import LabelFile
     from xmlpreck.data.formats import Columns
     from xmlpreck.data.location import DataLocation
 
@@ -22,7 +23,7 @@ SPLITS = ("train", "test")
 COLUMN_FLAGS = (
     "text_columns", "labels_column", "label_separator", "id_column", "delimiter", "encoding", "no_quotes", "no_header",
 )  # fmt: skip
-DATA_FLAGS = ("data_dir", "format", *COLUMN_FLAGS)
+DATA_FLAGS = ("data_dir", "format", "dense", *COLUMN_FLAGS)
 
 
 class CheckFailed(Exception):
@@ -75,6 +76,12 @@ def add_command(
         "--data-dir", metavar="DIR", help="folder of catalogue data (default: $XMLPRECK_DATA, then ~/.cache/xmlpreck)"
     )
     command.add_argument("--format", help="read files as this format; only needed where it is not recognised")
+    command.add_argument(
+        "--dense",
+        metavar="FILE",
+        help="dense rows beside those of --data, such as an embedding of their texts: .npy, .npz, .h5 or .parquet, row "
+        "by row (default: E_train.npy or E_test.npy, if the folder has it; none = leave that out)",
+    )
     add_column_options(command)
     return command
 
@@ -112,6 +119,41 @@ def add_threads(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", default="0", metavar="INT", help="threads; 0 = one per core (default: 0)")
 
 
+def add_label_options(command: argparse.ArgumentParser, text: str) -> None:
+    """Add the flags of a vocabulary of labels."""
+    command.add_argument("--labels-file", metavar="FILE", help=text)
+    command.add_argument(
+        "--label-language",
+        metavar="CODE",
+        help="language of the labels' names, e.g. fi (default: the one that most labels have a name in)",
+    )
+    command.add_argument(
+        "--label-words",
+        metavar="OWN,SHARED,UNSEEN",
+        help="how much words count: a label's own, those it shares with others, own words of labels without rows; "
+        "0,0,0 = not at all (default: chosen by a trial on held-out rows)",
+    )
+
+
+def label_file_of(args: argparse.Namespace) -> "LabelFile | None":
+    """Read the flags of a vocabulary of labels; None without one."""
+    if args.labels_file is None:
+        refuse_flags(args, ["label_language", "label_words"], "without --labels-file")
+        return None
+    from xmlpreck.api.labels import LabelFile
+    from xmlpreck.model.label_text import Strengths
+
+    words = None
+    if args.label_words is not None:
+        numbers = [any_number("--label-words", text.strip()) for text in args.label_words.split(",")]
+        if len(numbers) not in (2, 3) or min(numbers) < 0 or max(numbers) > 1e6:
+            raise config.ConfigError(
+                f"--label-words must be two or three numbers from 0, but is {args.label_words!r:.60}"
+            )
+        words = Strengths(*numbers)
+    return LabelFile(args.labels_file, args.label_language, words)
+
+
 def add_engine_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--engine", default="local", help="compute on this machine (local) or on a Ray cluster (ray) (default: local)"
@@ -144,7 +186,8 @@ def location_of(args: argparse.Namespace, split: str | None = None) -> "DataLoca
     """Read where the data is from the flags of `add_command`."""
     from xmlpreck.data.location import DataLocation
 
-    return DataLocation(args.data or "", split or args.split, args.format, columns_of(args), args.data_dir)
+    place = (args.data or "", split or args.split, args.format, columns_of(args), args.data_dir)
+    return DataLocation(*place, dense=args.dense, embed=vars(args).get("embed"))
 
 
 def columns_of(args: argparse.Namespace) -> "Columns":

@@ -44,6 +44,11 @@ def add_predict(commands: Any) -> None:
     )
     predict.add_argument("--topk", default="5", metavar="INT", help="maximum number of labels per row (default: 5)")
     predict.add_argument(
+        "--labels",
+        metavar="auto",
+        help="auto = as many labels per row as `xmlpreck optimize` has chosen for the model (default: --topk)",
+    )
+    predict.add_argument(
         "--at-least",
         default="0",
         metavar="INT",
@@ -116,6 +121,8 @@ def run(args: argparse.Namespace) -> None:
 
 def options_of(args: argparse.Namespace) -> "PredictionOptions":
     """Read which labels are wanted."""
+    if args.labels is not None:
+        refuse_flags(args, ["topk", "at_least", "threshold"], "with --labels, which chooses the number of labels")
     k = whole_number("--topk", args.topk, 1)
     min_labels = whole_number("--at-least", args.at_least, 0)
     threshold = None if args.threshold is None else any_number("--threshold", args.threshold)
@@ -134,6 +141,7 @@ def options_of(args: argparse.Namespace) -> "PredictionOptions":
         label_weights=args.label_weights,
         candidates=args.candidates,
         probabilities=args.scores == "probability",
+        labels=args.labels,
         shortlist=None if args.shortlist is None else whole_number("--shortlist", args.shortlist, 1),
         guess_empty=args.guess_empty,
         strict=args.strict,

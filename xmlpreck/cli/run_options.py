@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from xmlpreck import config
@@ -23,14 +24,12 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
         default, text = config.describe(config.TrainConfig)[name]
         kind = type(default).__name__.upper()
         command.add_argument(f"--{name}", metavar=kind, help=f"{text} (default: {default})")
-    _, text = config.describe(config.TextConfig)["language"]
-    command.add_argument("--language", metavar="NAME", help=f"raw text: {text}")
+    add_text_settings(command, "any setting by its name, e.g. rows.bias=0.1 (docs/settings.md lists all)")
     command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any setting by its name, e.g. rows.bias=0.1 (docs/settings.md lists all); may be given again",
+        "--embed",
+        metavar="MODEL",
+        help="raw text: put an embedding beside the words, made by this sentence-transformers model (its name or "
+        "folder; extra `embed`) and kept in ~/.cache/xmlpreck; prediction makes it, too (default: words alone)",
     )
     command.add_argument(
         "--memory", metavar="SIZE", help="most memory to use, e.g. 4GB (default: 80%% of what is free)"
@@ -48,12 +47,27 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_text_settings(
+    command: argparse.ArgumentParser, settings: str = "raw text: a setting by its name, e.g. text.ngrams=2"
+) -> None:
+    """Add --language and --set."""
+    _, text = config.describe(config.TextConfig)["language"]
+    command.add_argument("--language", metavar="NAME", help=f"raw text: {text}")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=f"{settings}; may be given again"
+    )
+
+
+def text_settings_of(args: argparse.Namespace, words: Iterable[str] = ()) -> dict[str, Any]:
+    """Read --language, --set and further words, by `section.key`."""
+    language = [] if args.language is None else [f"text.language={args.language}"]
+    return config.parse_words([*args.set, *words, *language])
+
+
 def values_of(args: argparse.Namespace) -> dict[str, Any]:
     """Read the settings that were given, by `section.key`."""
     words = [f"train.{name}={getattr(args, name)}" for name in config.NAMED_SETTINGS if getattr(args, name) is not None]
-    if args.language is not None:
-        words.append(f"text.language={args.language}")
-    return config.parse_words([*args.set, *words])
+    return text_settings_of(args, words)
 
 
 def limits_of(args: argparse.Namespace, resume: bool = False, minutes: float | None = None) -> "Limits":
@@ -119,7 +133,7 @@ def settings_text(settings: config.RunConfig) -> str:
     why = "" if train.threads else cores().why  # fewer threads than the machine has cores
     threads = f"{train.n_threads} threads{f': {why}' if why else ''}"
     rule = train.algo if train.algo == "hinge" else f"{train.algo}, k {train.k}, tau {train.tau:g}"
-    return f"{rule}{step}, {train.epochs} passes, {threads}"
+    return f"{rule}{step}, {train.n_passes} passes, {threads}"
 
 
 def plan_text(plan: "Plan") -> str:

@@ -14,8 +14,10 @@ from xmlpreck.cli.options import (
     Stopped,
     add_command,
     add_engine_options,
+    add_label_options,
     asked_to_stop,
     engine_of,
+    label_file_of,
     location_of,
     note,
     positive_number,
@@ -44,6 +46,9 @@ def add_train(commands: Any) -> None:
     train.set_defaults(split="train")
     add_run_options(train)
     add_engine_options(train)
+    add_label_options(
+        train, "vocabulary of the labels: TSV, CSV, SKOS, JSON lines (docs/labels.md); the model keeps it"
+    )
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     train.add_argument(
@@ -67,14 +72,26 @@ def run(args: argparse.Namespace) -> None:
 
     give_memory_back()
     location, values, limits = location_of(args), values_of(args), limits_of(args, args.resume, minutes)
+    labels = label_file_of(args)
     if args.sweep:
+        if labels is not None:
+            raise config.InputError("--sweep compares settings of training: leave out --labels-file")
         run_sweep(args, location, values, limits)
         return
     settings, source = training.read_settings(location, args.config, values)
     folder = training.choose_folder(args.out, location)
     with stoppable(make_listener(progress_stream(args), source)) as listener:
         made = training.run_training(
-            location, settings, folder, args.tune is not False, limits, engine, True, listener, score_test=True
+            location,
+            settings,
+            folder,
+            args.tune is not False,
+            limits,
+            engine,
+            True,
+            listener,
+            score_test=True,
+            labels=labels,
         )
     if made.test is None:
         note("no test rows: nothing to score")

@@ -13,7 +13,6 @@ from xmlpreck.kernels.arrays import (
     Settings,
     Weights,
     max_pairs,
-    n_negatives,
     new_batch,
     new_merged,
     sparse_weights,
@@ -28,15 +27,15 @@ class Chosen(NamedTuple):
     hardest: np.ndarray  # (n_rows) int32: its best irrelevant label; -1 = none
 
 
-def choose(proposals: list[Proposals], settings: Settings, n_batches: int, first: int = 0) -> Chosen:
-    """Choose the steps of a batch's rows from `first` on, from the proposals of all shards, after n_batches batches."""
+def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Chosen:
+    """Choose the steps of some rows of a batch from the proposals of all shards, after n_batches batches."""
     n_labels_of = np.sum([np.diff(each.pos_offsets) for each in proposals], axis=0)
     n_rows, max_labels = len(n_labels_of), max(int(n_labels_of.max(initial=0)), 1)
-    merged = new_merged(n_rows, max_labels, n_negatives(settings))
+    merged = new_merged(n_rows, max_labels, settings)
     for each in proposals:
         label_shards.merge_proposals(each, merged)
     batch = new_batch(n_rows, max(n_rows, 1), max_pairs(settings, max_labels))
-    label_shards.choose_rows(merged, settings, float(n_batches), first, batch)
+    label_shards.choose_rows(merged, settings, float(n_batches), batch)
     has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
     return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))
 

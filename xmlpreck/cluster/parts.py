@@ -20,6 +20,7 @@ from xmlpreck.model.directory import (
     map_array,
     open_head,
     read_calibration,
+    read_model_vocabulary,
     read_names,
 )
 from xmlpreck.model.layout import DENSE_SHARE_PREDICTING
@@ -47,6 +48,7 @@ def open_without_weights(folder: str | Path, verify: bool = False) -> Model:
         label_names=read_names(folder / "labels.txt", n_labels) if "labels.txt" in names else None,
         info={name: about[name] for name in ("config", "data", "updates", "chosen_on") if name in about},
         calibration=read_calibration(folder, names, n_labels),
+        vocabulary=read_model_vocabulary(folder, names, n_labels),
     )
 
 

@@ -170,13 +170,13 @@ class LabelShard:
         size = -(-len(order) // n_parts)
         mine = order[part * size : (part + 1) * size]
         settings = self.position.settings
-        proposals = new_proposals(rows.label_offsets[mine + 1] - rows.label_offsets[mine], n_negatives(settings))
+        proposals = new_proposals(rows.label_offsets[mine + 1] - rows.label_offsets[mine], settings)
         settings = settings._replace(noise_key=settings.noise_key + np.uint64(start))
         learner, noise = self.trainer.learner, self.trainer.noise
         claimed, max_labels = np.zeros(1, np.int64), int(np.diff(proposals.pos_offsets).max(initial=0))
 
         def work(thread: int) -> None:
-            buffers = new_work(len(self.labels), n_negatives(settings), max_labels)
+            buffers = new_work(len(self.labels), n_negatives(settings), max_labels, n_weak=settings.n_weak)
             label_shards.propose_rows(rows, mine, learner, settings, noise, buffers, claimed, proposals)
 
         run_team(self.n_threads, work)

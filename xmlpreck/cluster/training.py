@@ -89,7 +89,7 @@ def fit(
         def score_heldout() -> dict[str, float]:
             return trainer.score_heldout(heldout)
 
-        run_passes(keeper, config.train.epochs, run_pass, score_heldout if heldout.n_rows else None, on_pass)
+        run_passes(keeper, config.train.n_passes, run_pass, score_heldout if heldout.n_rows else None, on_pass)
         weights = trainer.finish(safety.checkpoints.folder)
     finally:
         shards.close()
@@ -267,8 +267,7 @@ class ClusterTrainer:
             answers = shards.answers(calls[part], ask_again)
             seconds += [answer.seconds for answer in answers]
             proposals = [Proposals(*map(np.array, answer.proposals)) for answer in answers]  # Ray's are read-only
-            n_before = sum(len(each.n_labels_of) for each in chosen)
-            chosen.append(choose(proposals, settings, self.n_batches, n_before))
+            chosen.append(choose(proposals, settings, self.n_batches))
             self.cursor.add(chosen[-1].batch, chosen[-1].n_labels_of)
         self.pending = split_pairs(chosen, self.log.ranges)
         self.log.add(self.pending)

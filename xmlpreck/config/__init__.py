@@ -12,7 +12,7 @@ import sys
 import tomllib
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from xmlpreck.machine import n_cores
 # Settings of training that are named parameters of `fit` and flags of `train`; the others go by `settings` and --set.
 NAMED_SETTINGS = ("algo", "effort", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
 PAPER_RULES = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
-ALGORITHMS = ("hinge", *PAPER_RULES)
+BOTH = "hinge+sgd-avg"  # two members, of which the model is the mean
+SGD_SHARE = 0.4  # of eta that SGD@k-avg takes as the second member, so that one eta suits both (docs/tuning.md)
+ALGORITHMS = ("hinge", *PAPER_RULES, BOTH)
 EFFORTS = ("quick", "normal", "best")
 FAVOURS = ("top", "tail")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
@@ -117,6 +119,16 @@ class RowsConfig:
     bias: float = setting(
         0.3, "value of a constant feature added to every row; 0 = none. Lower it for rows of many features", 0, 1e30
     )
+    n_dense: int = setting(
+        0, "how many of the last features are dense, such as an embedding; --dense and --embed set it", 0, MAX_COUNT
+    )
+    dense_weight: float = setting(
+        0.5,
+        "share of the dense features in the similarity of two rows: 0 = none, 1 = all; if it is not given, training "
+        "chooses it on held-out rows",
+        0,
+        1,
+    )
 
     def __post_init__(self) -> None:
         check_settings("rows", self)
@@ -128,7 +140,7 @@ class TrainConfig:
 
     algo: str = setting(
         "sgd-avg",
-        "update rule: hinge = squared hinge of each label; of the paper " + ", ".join(PAPER_RULES),
+        f"update rule: {', '.join(PAPER_RULES)} (the paper's), hinge (each label by itself), {BOTH} (mean of two)",
     )
     effort: str = setting(
         "normal",
@@ -166,7 +178,7 @@ class TrainConfig:
     )
     negatives: int = setting(
         300,
-        "best-scored negatives of a row that the hinge may lower: the first 32, one in 8 of the others; less is faster",
+        "best negatives of a row that the hinge may lower: three for each of its labels (8 to 64), one in 8 of the rest",
         1,
         MAX_K,
     )
@@ -210,6 +222,27 @@ class TrainConfig:
         require(is_alone or not self.tau, "train.tau", self.tau, "0 for train.algo = hinge: noise only harms it")
         require(is_alone or not self.spread, "train.spread", self.spread, "false for train.algo = hinge")
         require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
+        is_mean = self.algo == BOTH
+        require(not is_mean or self.average_from > 0, "train.average_from", self.average_from, f"1 or more for {BOTH}")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The rules of the models whose mean is the result, in the order in which they are trained."""
+        return tuple(self.algo.split("+"))
+
+    def of_member(self, index: int) -> "TrainConfig":
+        """Return the settings of one member alone; -1 is the last, with which a trained model is trained further."""
+        algo = self.members[index]
+        if algo == self.algo:
+            return self
+        if algo == "hinge":
+            return replace(self, algo=algo, tau=0.0, spread=False)
+        return replace(self, algo=algo, eta=self.eta * SGD_SHARE)
+
+    @property
+    def n_passes(self) -> int:
+        """Number of passes of the whole run: each member has `epochs`."""
+        return self.epochs * len(self.members)
 
     @property
     def has_eta(self) -> bool:
@@ -280,7 +313,8 @@ class RunConfig:
     rows: RowsConfig = RowsConfig()
     train: TrainConfig = TrainConfig()
     text: TextConfig = TextConfig()
-    fixed: frozenset[str] = frozenset()  # names in [train] that somebody gave: tuning leaves them alone
+    # Names in [train] that somebody gave, and dense_weight if given: tuning leaves them alone.
+    fixed: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         return {name: dataclasses.asdict(getattr(self, name)) for name in ("rows", "train", "text")}
@@ -304,7 +338,8 @@ def from_dict(sections: dict[str, Any], source: str) -> RunConfig:
         if not isinstance(values, dict):
             raise ConfigError(f"{source}: {name!r} is a section, write [{name}] or {name}.key = value")
         parts[name] = _section(kinds[name], name, values, source)
-    return RunConfig(**parts, fixed=frozenset(sections.get("train", {})))
+    given = {*sections.get("train", {}), *({"dense_weight"} & sections.get("rows", {}).keys())}
+    return RunConfig(**parts, fixed=frozenset(given))
 
 
 def _section(kind: Any, section: str, values: dict[str, Any], source: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from xmlpreck.config import ConfigError
-from xmlpreck.data.dataset import Dataset, stack_rows
+from xmlpreck.data.dataset import Dataset, build_csr, stack_rows
 from xmlpreck.data.matrix import as_dataset
 
 
@@ -48,6 +48,28 @@ class Subset:
             parts.append(block._replace(rows=block.rows[chosen], labels=block.labels[chosen], row_ids=None))
             done += len(taken)
         return concatenate(parts)
+
+
+class MoreLabels:
+    """Rows of a source with columns behind their own for labels that none of them has."""
+
+    def __init__(self, source: RowSource, n_labels: int, label_names: list[str] | None) -> None:
+        self.source, self.n_labels, self.label_names = source, n_labels, label_names
+        self.n_rows, self.n_features, self.feature_names = source.n_rows, source.n_features, source.feature_names
+
+    def read(self, start: int, stop: int) -> Dataset:
+        """Read rows start to stop - 1."""
+        block = self.source.read(start, stop)
+        labels = build_csr(block.labels.data, block.labels.indices, block.labels.indptr, (block.n_rows, self.n_labels))
+        return block._replace(labels=labels, label_names=self.label_names)
+
+
+def with_more_labels(source: RowSource, n_labels: int, label_names: list[str] | None) -> RowSource:
+    """Return rows with at least `n_labels` columns of labels; `label_names` name all of these."""
+    if source.n_labels >= n_labels:
+        return source
+    wider = MoreLabels(source, n_labels, label_names)
+    return wider.read(0, source.n_rows) if isinstance(source, Dataset) else wider
 
 
 def concatenate(parts: list[Dataset]) -> Dataset:

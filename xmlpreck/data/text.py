@@ -8,12 +8,12 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -78,15 +78,10 @@ class TextVectorizer:
         The bits do not depend on the number of threads; 0 = one per core.
         """
         if not self.config.token_pattern:
-            counts = _word_counts(texts, self._columns, self.config, threads)
+            counts = _as_matrix(words.count(texts, self._columns, self.config, threads), self.n_features)
         else:
             counts = _hashed_counts(texts, self.config) if self.feature_names is None else self._counts(texts)
-        if self.config.sublinear_tf:
-            counts.data = 1.0 + np.log(counts.data)
-        values = counts.data * self.idf[counts.indices]
-        row_of = np.repeat(np.arange(len(texts)), np.diff(counts.indptr))
-        values /= np.sqrt(np.bincount(row_of, values**2, minlength=len(texts)))[row_of]
-        return build_csr(values.astype(np.float32), counts.indices, counts.indptr, counts.shape)
+        return words.weigh(counts, self.idf, self.config.sublinear_tf, threads)
 
     def _counts(self, texts: list[str]) -> csr_array:
         """Count each known term in each text; faster than CountVectorizer, which looks up every word."""
@@ -188,14 +183,31 @@ def fit_text(chunks: Iterable[list[str]], threads: int = 0, **settings: Any) -> 
     Memory holds one chunk and the terms that were seen. With `hashed_features`, one number a column instead.
     The result does not depend on the number of threads; 0 = one per core.
     """
+    return fit_rows(chunks, 0, threads, **settings)[0]
+
+
+def fit_rows(
+    chunks: Iterable[list[str]], max_bytes: int, threads: int = 0, **settings: Any
+) -> tuple[TextVectorizer, Iterator[csr_array] | None]:
+    """Do what `fit_text` does; returns also the rows of each chunk, to be read once.
+
+    What is counted is kept in memory for that, 8 bytes for each different term of a text. Where it would take more
+    than max_bytes, or the terms are those of a regular expression, there are no rows: `transform` splits the texts
+    again, with the same result.
+    """
     config = TextConfig(**settings)
-    n_documents, terms, df = _count_documents(chunks, config, threads)
-    if n_documents == 0:
+    counted = _count_documents(chunks, config, threads, max_bytes)
+    if counted.n_documents == 0:
         raise InputError("no documents: there is nothing to learn a vocabulary from")
-    if not df.any():
+    if not counted.df.any():
         pattern = "text.token_pattern, " if config.token_pattern else "text."
-        raise InputError(f"no term left in {n_documents} documents: check {pattern}min_df and max_df")
-    return TextVectorizer(config, n_documents, _idf(n_documents, df), terms)
+        raise InputError(f"no term left in {counted.n_documents} documents: check {pattern}min_df and max_df")
+    idf = _idf(counted.n_documents, counted.df)
+    vectorizer = TextVectorizer(config, counted.n_documents, idf, counted.terms)
+    if counted.rows is None:
+        return vectorizer, None
+    matrices = (_as_matrix(counts, len(idf)) for counts in counted.rows)
+    return vectorizer, (words.weigh(matrix, idf, config.sublinear_tf, threads) for matrix in matrices)
 
 
 def grow_text(vectorizer: TextVectorizer, chunks: Iterable[list[str]], threads: int = 0) -> TextVectorizer:
@@ -207,7 +219,7 @@ def grow_text(vectorizer: TextVectorizer, chunks: Iterable[list[str]], threads: 
     config, known = vectorizer.config, vectorizer.feature_names
     old_df = np.rint((1 + vectorizer.n_documents) / np.exp(vectorizer.idf - 1) - 1).astype(np.int64)
     all_terms = replace(config, min_df=1, max_df=1.0)
-    n_new, terms, new_df = _count_documents(chunks, all_terms, threads)
+    n_new, terms, new_df, _ = _count_documents(chunks, all_terms, threads)
     n_documents = vectorizer.n_documents + n_new
     if known is None or terms is None:
         return replace(vectorizer, n_documents=n_documents, idf=_idf(n_documents, old_df + new_df))
@@ -225,17 +237,28 @@ def _idf(n_documents: int, df: np.ndarray) -> np.ndarray:
     return np.log((1 + n_documents) / (1 + df)) + 1
 
 
-def _count_documents(
-    chunks: Iterable[list[str]], config: TextConfig, threads: int
-) -> tuple[int, list[str] | None, np.ndarray]:
-    """Count documents per term or hashed column; returns (n_documents, sorted terms, their counts)."""
+class _Counted(NamedTuple):
+    n_documents: int
+    terms: list[str] | None  # sorted; None: hashed
+    df: np.ndarray  # documents of each term or column
+    rows: Iterator[words.Counts] | None = None  # of each chunk, if they are kept
+
+
+def _count_documents(chunks: Iterable[list[str]], config: TextConfig, threads: int, max_bytes: int = 0) -> _Counted:
+    """Count documents per term within min_df and max_df, or per hashed column."""
     if config.hashed_features:
         return _count_columns(chunks, config, threads)
-    return _count_terms(chunks, config) if config.token_pattern else _count_words(chunks, config, threads)
+    if config.token_pattern:
+        return _count_terms(chunks, config)
+    counter = words.TermCounter(config, threads, max_bytes)
+    for texts in chunks:
+        counter.add(texts)
+    terms, df = counter.terms(config.min_df, config.max_df * counter.n_documents)
+    return _Counted(counter.n_documents, terms, df, counter.rows())
 
 
-def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, list[str] | None, np.ndarray]:
-    """Count documents per term; returns (n_documents, sorted terms, their counts) within min_df and max_df."""
+def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> _Counted:
+    """Count documents per term of a regular expression."""
     analyze = term_analyzer(config)
     df: Counter[str] = Counter()
     n_documents = 0
@@ -246,37 +269,26 @@ def _count_terms(chunks: Iterable[list[str]], config: TextConfig) -> tuple[int, 
     max_count = config.max_df * n_documents
     terms = sorted(term for term, count in df.items() if config.min_df <= count <= max_count)
     check_lines(terms, "term", "text.token_pattern must not match it")
-    return n_documents, terms, np.array([df[term] for term in terms], np.int64)
+    return _Counted(n_documents, terms, np.array([df[term] for term in terms], np.int64))
 
 
-def _count_words(
-    chunks: Iterable[list[str]], config: TextConfig, threads: int
-) -> tuple[int, list[str] | None, np.ndarray]:
-    """Do what `_count_terms` does for words of every script."""
-    counter = words.TermCounter(config, threads)
-    for texts in chunks:
-        counter.add(texts)
-    return counter.n_documents, *counter.terms(config.min_df, config.max_df * counter.n_documents)
-
-
-def _count_columns(
-    chunks: Iterable[list[str]], config: TextConfig, threads: int
-) -> tuple[int, list[str] | None, np.ndarray]:
+def _count_columns(chunks: Iterable[list[str]], config: TextConfig, threads: int) -> _Counted:
     """Count documents per hashed column: there are no terms, and min_df and max_df do not apply."""
     n_documents, df = 0, np.zeros(config.hashed_features, np.int64)
     columns = words.Columns(None, config.hashed_features)
     for texts in chunks:
         n_documents += len(texts)
-        is_words = not config.token_pattern
-        rows = _word_counts(texts, columns, config, threads) if is_words else _hashed_counts(texts, config)
-        df += np.bincount(rows.indices, minlength=len(df))
-    return n_documents, None, df
+        if config.token_pattern:
+            found = _hashed_counts(texts, config).indices
+        else:
+            found, _, _ = words.count(texts, columns, config, threads)
+        df += np.bincount(found, minlength=len(df))
+    return _Counted(n_documents, None, df)
 
 
-def _word_counts(texts: list[str], columns: words.Columns, config: TextConfig, threads: int) -> csr_array:
-    """Count the words of every script in each text."""
-    ids, counts, offsets = words.count(texts, columns, config, threads)
-    return build_csr(counts.astype(np.float64), ids, offsets, (len(texts), columns.number))
+def _as_matrix(counts: words.Counts, n_columns: int) -> csr_array:
+    columns, values, offsets = counts
+    return build_csr(values.astype(np.float64), columns, offsets, (len(offsets) - 1, n_columns))
 
 
 def _hashed_counts(texts: list[str], config: TextConfig) -> csr_array:

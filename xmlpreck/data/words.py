@@ -11,12 +11,14 @@ import re
 import secrets
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from xmlpreck.config import InputError, TextConfig
+from xmlpreck.data.dataset import build_csr
 from xmlpreck.kernels import terms as counting
 from xmlpreck.kernels.terms import Terms
 from xmlpreck.kernels.threads import run_team
@@ -45,6 +47,7 @@ _HYPHENS = "-\u2010"  # NFKC makes U+2011 U+2010
 # Soft hyphen, the joiners of Persian and Indian scripts, variation selectors: how a word looks, not what it is.
 _IGNORED = {0xAD, 0x200C, 0x200D, 0x2060, 0xFEFF, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
 _MIN_BYTES = 1 << 16  # per thread: fewer are counted before a thread has started
+_MIN_VALUES = 1 << 16
 
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _MAX_STEMS = 1 << 20  # kept for words that come again
@@ -203,45 +206,85 @@ def _run(shares: list[tuple[int, int]], task: Callable[[int, int, int], Any]) ->
 
 def _no_terms() -> Terms:
     numbers = np.zeros(0, np.int64)
-    return Terms(numbers, np.zeros(1, np.int64), np.zeros(0, np.uint8), np.zeros(1, np.int64), numbers, numbers)
+    return Terms(numbers, np.zeros(1, np.int64), np.zeros(0, np.uint8), np.zeros(2, np.int64), numbers, numbers)
 
 
-def _merge(one: Terms, other: Terms) -> Terms:
-    n_terms = other.size[0]
-    one.latest[: one.size[0]] = -1
-    return counting.add_terms(one, other.pool, other.bounds, other.documents[:n_terms], _SEED)
+Counts = tuple[np.ndarray, np.ndarray, np.ndarray]  # columns, how often each occurs, row offsets
 
 
 class TermCounter:
-    """Count the documents of every term, over many chunks of texts."""
+    """Count the documents of every term, over many chunks of texts.
 
-    def __init__(self, config: TextConfig, threads: int = 0) -> None:
-        self.config, self.threads = config, threads or n_cores()
-        self.n_documents = 0
+    With `max_bytes` what was counted in each text is kept, 8 bytes for each of its terms, so that rows can be made
+    without splitting the texts again. Where that would take more bytes, nothing is kept.
+    """
+
+    def __init__(self, config: TextConfig, threads: int = 0, max_bytes: int = 0) -> None:
+        self.config, self.threads, self.max_bytes = config, threads or n_cores(), max_bytes
+        self.n_documents = self.n_bytes = 0
         self._tables = [_no_terms() for _ in range(self.threads)]
+        self._kept: list[list[Any]] | None = [] if max_bytes else None  # per chunk and share: what learn_terms returns
+        self._column_of: list[np.ndarray] = []  # per table: column of each term, -1 = none
+        self._n_columns = 0
 
     def add(self, texts: list[str]) -> None:
         """Count the terms of some texts."""
         encoded, folding = prepare(texts, self.config)
 
-        def count(share: int, first: int, last: int) -> Terms:
-            table, number = self._tables[share], self.n_documents
-            return counting.learn_terms(encoded, first, last, folding, self.config.ngrams, table, _SEED, number)
+        def count(share: int, first: int, last: int) -> Any:
+            return counting.learn_terms(encoded, first, last, folding, self.config.ngrams, self._tables[share], _SEED)
 
-        for share, table in enumerate(_run(_share(encoded, self.threads), count)):
+        counted = _run(_share(encoded, self.threads), count)
+        for share, (table, *_) in enumerate(counted):
             self._tables[share] = table
         self.n_documents += len(texts)
+        if self._kept is not None:
+            self._kept.append([arrays for _, *arrays in counted])
+            self.n_bytes += sum(array.nbytes for arrays in self._kept[-1] for array in arrays)
+            if self.n_bytes > self.max_bytes:
+                self._kept = None
 
     def terms(self, min_count: float, max_count: float) -> tuple[list[str], np.ndarray]:
         """Return the terms in min_count to max_count documents, sorted, and their numbers of documents."""
-        table = functools.reduce(_merge, self._tables)
+        table, *others = self._tables
+        numbers = [np.arange(table.size[0])]
+        for other in others:
+            n_terms = other.size[0]
+            table, found = counting.add_terms(table, other.pool, other.bounds, other.documents[:n_terms], _SEED)
+            numbers.append(found)
+        self._tables[0] = table
         counts = table.documents[: table.size[0]]
         kept = np.flatnonzero((counts >= min_count) & (counts <= max_count))
         pool = table.pool.tobytes()
         ends = zip(table.bounds[kept].tolist(), table.bounds[kept + 1].tolist(), strict=True)
         terms = [pool[start:end].decode() for start, end in ends]
         order = sorted(range(len(terms)), key=terms.__getitem__)
+        columns = np.full(len(counts), -1, np.int32)
+        columns[kept[order]] = np.arange(len(order))
+        self._column_of, self._n_columns = [columns[found] for found in numbers], len(order)
         return [terms[place] for place in order], counts[kept[order]]
+
+    def rows(self) -> Iterator[Counts] | None:
+        """Return what `count` gives for the terms of `terms`, chunk by chunk and once; None if it was not kept."""
+        return None if self._kept is None else self._rows(self._kept)
+
+    def _rows(self, kept: list[list[Any]]) -> Iterator[Counts]:
+        totals = [np.zeros(self._n_columns, np.int32) for _ in self._tables]
+        kept.reverse()
+        while kept:
+            shares = kept.pop()
+
+            def renumber(share: int, _first: int, _last: int, shares: list[Any] = shares) -> Any:
+                return counting.renumber(*shares[share], self._column_of[share], totals[share])
+
+            yield _joined(_run([(0, 0)] * len(shares), renumber))
+
+
+def _joined(parts: list[Any]) -> Counts:
+    columns, counts, sizes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return columns, counts, offsets
 
 
 class Columns:
@@ -252,21 +295,30 @@ class Columns:
         bounds = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=bounds[1:])
         pool, counts = np.frombuffer(b"".join(parts), np.uint8), np.ones(len(parts), np.int64)
-        self.table = counting.add_terms(_no_terms(), pool, bounds, counts, _SEED)
+        self.table, _ = counting.add_terms(_no_terms(), pool, bounds, counts, _SEED)
         self.number = n_hashed if terms is None else len(terms)
 
 
-def count(
-    texts: list[str], columns: Columns, config: TextConfig, threads: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count the terms of each text: (columns, counts, row offsets), columns ascending within a row."""
+def count(texts: list[str], columns: Columns, config: TextConfig, threads: int = 0) -> Counts:
+    """Count the terms of each text; columns ascend within a row."""
     encoded, folding = prepare(texts, config)
 
     def run(share: int, first: int, last: int) -> Any:
         totals = np.zeros(columns.number, np.int32)
         return counting.count_known(encoded, first, last, folding, config.ngrams, columns.table, _SEED, totals)
 
-    ids, counts, sizes = (np.concatenate(parts) for parts in zip(*_run(_share(encoded, threads), run), strict=True))
-    offsets = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return ids, counts, offsets
+    return _joined(_run(_share(encoded, threads), run))
+
+
+def weigh(counts: csr_array, idf: np.ndarray, sublinear: bool, threads: int = 0) -> csr_array:
+    """Turn counts (float64) into float32 tf-idf values, rows of length 1."""
+    weights = 1.0 + np.log(counts.data) if sublinear else counts.data
+    values, offsets = np.empty(len(weights), np.float32), counts.indptr
+    n_shares = min(threads or n_cores(), len(weights) // _MIN_VALUES) if len(weights) > _MIN_VALUES else 1
+    ends = np.searchsorted(offsets, np.linspace(0, len(weights), n_shares + 1)[1:-1]).tolist()
+
+    def run(_share: int, first: int, last: int) -> None:
+        counting.weigh(weights, counts.indices, offsets, idf, values, first, last)
+
+    _run(list(itertools.pairwise([0, *ends, len(offsets) - 1])), run)
+    return build_csr(values, counts.indices, offsets, counts.shape)

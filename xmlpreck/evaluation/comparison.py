@@ -17,6 +17,7 @@ from xmlpreck.files.progress import progress_bar
 from xmlpreck.metrics import BinScores, Difference, Meter, Scores, difference, sign_test
 from xmlpreck.model import Model
 from xmlpreck.model.choosing import Seen, seen_rows
+from xmlpreck.model.label_rule import LabelRule
 
 BLOCK_ROWS = 8192  # with 100 labels per row, a block takes 7 MB
 CHANGED_ROWS = 10  # shown in a comparison
@@ -42,14 +43,30 @@ def count_labels(source: RowSource, progress: bool = False) -> LabelCounts:
 class Rankings:
     """Ranked labels of each row, from a prediction file or predicted by a model directory."""
 
+    rule: LabelRule | None = None  # how many labels a model gives a row; None: k
+
     def __init__(
-        self, path: str, source: RowSource, k: int, n_labels: int, *, fix: bool = False, n_threads: int = 1
+        self,
+        path: str,
+        source: RowSource,
+        k: int,
+        n_labels: int,
+        *,
+        fix: bool = False,
+        n_threads: int = 1,
+        auto: bool = False,
     ) -> None:
-        """Open a model, which predicts k labels per row, or a file, which must have `n_labels` labels."""
+        """Open a model, which predicts k labels per row, or a file, which must have `n_labels` labels.
+
+        With `auto` a model predicts as many labels as `optimize` has chosen for it.
+        """
         self.path, self.source, self.k, self.n_threads = path, source, k, n_threads
         self.longest = 0  # longest list of labels so far
         self.model = Model.load(path) if Path(path).is_dir() else None
-        self.file = None if self.model else open_predictions(path, source.n_rows, n_labels, fix=fix)
+        if auto and self.model is not None:
+            self.rule = self.model.label_rule
+        names = source.label_names
+        self.file = None if self.model else open_predictions(path, source.n_rows, n_labels, fix, label_names=names)
         # Whether the model was trained or tuned on these rows; unknown for a file.
         self.seen: Seen | None = None if self.model is None else seen_rows(self.model, source)
 
@@ -64,14 +81,16 @@ class Rankings:
             yield from self.file.blocks(BLOCK_ROWS)
         if self.model is not None:
             for _, block in read_blocks(self.source, BLOCK_ROWS):
-                yield self.model.predict_topk(block.rows, self.k, self.n_threads)
+                top = self.model.predict_topk(block.rows, self.rule.k if self.rule else self.k, self.n_threads)
+                yield self.rule.keep(top, self.model.calibration) if self.rule else top
 
     def notes(self, ks: Sequence[int]) -> list[str]:
         """List, after the last block: rows seen in training, repairs, and each k that the lists are too short for."""
         notes = [] if self.seen is None else self.seen.notes()
         repairs = self.file.repairs if self.file is not None else {}
         notes += [f"repaired: {what}: {number:,}" for what, number in repairs.items() if number]
-        if short := [str(k) for k in ks if k > self.longest]:
+        short = [str(k) for k in ks if k > self.longest and self.rule is None]  # a rule gives fewer on purpose
+        if short:
             what = f"no row has more than {self.longest} predictions"
             notes.append(f"{what}: at k = {', '.join(short)} the missing ones count as wrong")
         return [f"{self.path}: {note}" for note in notes]

@@ -4,15 +4,19 @@ import csv
 import io
 from collections.abc import Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from xmlpreck.config import ConfigError
 from xmlpreck.evaluation.comparison import ChangedRow, Comparison
+from xmlpreck.files.atomic import atomic_path
 from xmlpreck.metrics import Difference, Estimate, Scores
 
 SIGNIFICANT = 0.05
 # Metrics that a comparison shows (larger is better); JSON has all.
-COMPARED = ("P", "RP", "nDCG", "PSP", "PSnDCG", "R", "microF1", "MRR", "macroF1", "coverage")
+COMPARED = ("P", "RP", "nDCG", "PSP", "PSnDCG", "R", "microF1", "MRR", "hF1", "macroF1", "coverage")
 
 
 STYLES = ("text", "markdown", "latex", "csv")
@@ -275,3 +279,21 @@ def tuning_text(evidence: dict[str, Any]) -> str:
     )
     parts.append(facts_text(evidence) if "facts" in evidence else cost)
     return "\n".join([*parts, f"chosen: {chosen_text(evidence)}"])
+
+
+def write_label_counts(
+    path: str | Path, scores: Scores, names: list[str] | None, training_rows: np.ndarray | None
+) -> None:
+    """Write a .csv: label, name, rows of training and of truth with it, then predicted and hits for each k."""
+    of_k = [f"{what}@{k}" for k in scores.ks for what in ("predicted", "hits")]
+    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["label", "name", "training_rows", "true", *of_k])
+        for label, true in enumerate(scores.label_truth.tolist()):
+            counts = [
+                int(array[i, label])
+                for i in range(len(scores.ks))
+                for array in (scores.label_predicted, scores.label_hits)
+            ]
+            frequency = "" if training_rows is None else int(training_rows[label])
+            writer.writerow([label, names[label] if names else "", frequency, true, *counts])

@@ -13,6 +13,11 @@ from xmlpreck.kernels.threads import new_bell
 # follows its support and not n_labels.
 BLOCK = 64
 
+# Labels take turns as weak negatives of the hinge (rules.py): one in EVERY is looked at. BLOCK is a multiple of it.
+EVERY = 8
+
+ALIGNED = 4  # bytes: arrays of float32 begin anywhere
+
 # Features are dealt out by feature % FEATURE_GROUPS: fixed groups, so that sums over them do not depend on the
 # number of threads.
 FEATURE_GROUPS = 64
@@ -86,6 +91,7 @@ class Settings(NamedTuple):
     noise_key: np.uint64
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
     n_hard: int = 0  # best irrelevant labels that the hinge may lower; 0 for the other rules
+    n_weak: int = 0  # best ones of those whose turn it is, see EVERY
     n_frozen: int = 0  # labels with an id below this do not change
     first_block: int = 0  # where these labels begin, if they are a shard of all
 
@@ -97,7 +103,7 @@ def n_negatives(settings: Settings) -> int:
 
 def max_pairs(settings: Settings, max_labels: int) -> int:
     """Count the steps of a row at most: of its labels and of irrelevant ones."""
-    return max_labels + n_negatives(settings)
+    return max_labels + n_negatives(settings) + settings.n_weak
 
 
 class Work(NamedTuple):
@@ -107,10 +113,14 @@ class Work(NamedTuple):
     opened: np.ndarray  # (n_blocks) int64: stamp of the row that opened the block last
     blocks: np.ndarray  # (n_blocks) int32: the opened blocks
     counts: np.ndarray  # int64: stamp, number of opened blocks
+    peaks: np.ndarray  # (n_blocks, EVERY): highest score of the labels of an opened block, by label % EVERY
+    block_peaks: np.ndarray  # (n_blocks): highest of all its labels
     pos_labels: np.ndarray  # (max_labels) int32, by descending score
     pos: np.ndarray  # their scores
     neg_labels: np.ndarray  # (2 k) int32, twice the room for the best, see topk.take_many
     neg: np.ndarray
+    weak_labels: np.ndarray  # (2 n_weak) int32, see topk.take_many
+    weak: np.ndarray
 
 
 class Proposals(NamedTuple):
@@ -122,6 +132,9 @@ class Proposals(NamedTuple):
     n_neg: np.ndarray  # (n_rows) int32
     neg_labels: np.ndarray  # (n_rows, k) int32: the shard's best irrelevant labels
     neg: np.ndarray
+    n_weak: np.ndarray  # (n_rows) int32
+    weak_labels: np.ndarray  # (n_rows, n_weak) int32: its best of those whose turn it is
+    weak: np.ndarray
 
 
 class Merged(NamedTuple):
@@ -133,6 +146,9 @@ class Merged(NamedTuple):
     n_neg: np.ndarray  # (n_rows) int64
     neg_labels: np.ndarray  # (n_rows, k) int32
     neg: np.ndarray
+    n_weak: np.ndarray  # (n_rows) int64
+    weak_labels: np.ndarray  # (n_rows, n_weak) int32
+    weak: np.ndarray
 
 
 class Batch(NamedTuple):
@@ -148,7 +164,7 @@ class Batch(NamedTuple):
     updated: np.ndarray  # (rows of the call) bool
 
 
-def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.float32) -> Work:
+def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.float32, n_weak: int = 0) -> Work:
     """Buffers for one thread: the k best labels of a row that has at most `max_labels` relevant ones."""
     n_blocks = -(-n_labels // BLOCK)
     return Work(
@@ -156,10 +172,14 @@ def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.flo
         opened=np.zeros(n_blocks, np.int64),
         blocks=np.zeros(n_blocks, np.int32),
         counts=np.zeros(2, np.int64),
+        peaks=np.zeros((n_blocks, EVERY), dtype),
+        block_peaks=np.zeros(n_blocks, dtype),
         pos_labels=np.zeros(max(max_labels, 1), np.int32),
         pos=np.zeros(max(max_labels, 1), dtype),
         neg_labels=np.zeros(2 * k, np.int32),
         neg=np.zeros(2 * k, dtype),
+        weak_labels=np.zeros(2 * n_weak, np.int32),
+        weak=np.zeros(2 * n_weak, dtype),
     )
 
 
@@ -177,29 +197,35 @@ def new_batch(n_rows: int, batch_rows: int, max_pairs: int, dtype: Any = np.floa
     )
 
 
-def new_proposals(n_relevant: np.ndarray, k: int, dtype: Any = np.float32) -> Proposals:
+def new_proposals(n_relevant: np.ndarray, settings: Settings, dtype: Any = np.float32) -> Proposals:
     """Room for the proposals of a shard; n_relevant: relevant labels of each row in this shard."""
     offsets = np.concatenate([[0], np.cumsum(n_relevant)]).astype(np.int32)
     return Proposals(
         pos_offsets=offsets,
         pos_labels=np.zeros(offsets[-1], np.int32),
         pos=np.zeros(offsets[-1], dtype),
-        n_neg=np.zeros(len(n_relevant), np.int32),
-        neg_labels=np.zeros((len(n_relevant), k), np.int32),
-        neg=np.zeros((len(n_relevant), k), dtype),
+        **_new_irrelevant(len(n_relevant), settings, np.int32, dtype),
     )
 
 
-def new_merged(n_rows: int, max_labels: int, k: int, dtype: Any = np.float32) -> Merged:
+def new_merged(n_rows: int, max_labels: int, settings: Settings, dtype: Any = np.float32) -> Merged:
     """Room for what all shards say to rows with at most max_labels relevant labels."""
     return Merged(
         n_pos=np.zeros(n_rows, np.int64),
         pos_labels=np.zeros((n_rows, max_labels), np.int32),
         pos=np.zeros((n_rows, max_labels), dtype),
-        n_neg=np.zeros(n_rows, np.int64),
-        neg_labels=np.zeros((n_rows, k), np.int32),
-        neg=np.zeros((n_rows, k), dtype),
+        **_new_irrelevant(n_rows, settings, np.int64, dtype),
     )
+
+
+def _new_irrelevant(n_rows: int, settings: Settings, count_type: Any, dtype: Any) -> dict[str, np.ndarray]:
+    """Room for the best irrelevant labels of rows, and for the best of those whose turn it is."""
+    found = {}
+    for name, size in (("neg", n_negatives(settings)), ("weak", settings.n_weak)):
+        found[f"n_{name}"] = np.zeros(n_rows, count_type)
+        found[f"{name}_labels"] = np.zeros((n_rows, size), np.int32)
+        found[name] = np.zeros((n_rows, size), dtype)
+    return found
 
 
 def noise_table(seed: int, tau: float, dtype: Any = np.float32) -> np.ndarray:

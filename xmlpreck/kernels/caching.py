@@ -5,6 +5,7 @@ named tuple that it takes, it would load the old machine code.
 """
 
 import atexit
+import errno
 import functools
 import hashlib
 import os
@@ -20,7 +21,7 @@ import llvmlite
 import numba
 import numpy as np
 from numba.core import event
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
 FOLDER = Path(__file__).parent
 
@@ -89,9 +90,21 @@ class _PrivateLocator:
         return str(self.line)
 
 
+class _GivenLocator(UserProvidedCacheLocator):
+    """The folder of NUMBA_CACHE_DIR, which may be read-only if it holds kernels, as in the image of a container."""
+
+    def ensure_cache_path(self) -> None:
+        try:
+            super().ensure_cache_path()
+        except OSError:
+            if not any(Path(self.get_cache_path()).glob("*.nbi")):
+                raise
+
+
 def _stamped(locator: type) -> type:
     """Return one of numba's locators with our stamp in place of that of one file."""
-    return type(locator.__name__, (locator,), {"get_source_stamp": lambda self: STAMP})
+    kind = _GivenLocator if locator is UserProvidedCacheLocator else locator
+    return type(locator.__name__, (kind,), {"get_source_stamp": lambda self: STAMP})
 
 
 class _Impl(FunctionCache._impl_class):
@@ -100,6 +113,14 @@ class _Impl(FunctionCache._impl_class):
 
 class _KernelCache(FunctionCache):
     _impl_class = _Impl
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep machine code, unless the folder is read-only: then it is compiled for this run only."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
 
 
 @contextmanager

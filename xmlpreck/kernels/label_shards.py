@@ -4,8 +4,8 @@ from xmlpreck.kernels.arrays import BLOCK, ELAPSED, SCALE
 from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.rules import choose_row
 from xmlpreck.kernels.threads import fetch_add
-from xmlpreck.kernels.topk import insert, split_labels
-from xmlpreck.kernels.training import apply_steps, score_for_choice
+from xmlpreck.kernels.topk import insert
+from xmlpreck.kernels.training import apply_steps, score_for_choice, split_scores
 
 
 @kernel
@@ -23,11 +23,12 @@ def propose_rows(rows, order, learner, settings, noise, work, claimed, proposals
         row = order[slot]
         relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
         score_for_choice(row, rows, relevant, learner.scored, learner.clock[SCALE], settings, noise, work)
-        n_neg = split_labels(relevant, max(settings.k, settings.n_hard), n_labels, work)
-        proposals.n_neg[slot] = n_neg
-        proposals.neg[slot, :n_neg] = work.neg[:n_neg]
-        for i in range(n_neg):
-            proposals.neg_labels[slot, i] = first_label + work.neg_labels[i]
+        n_best = max(settings.k, settings.n_hard)
+        proposals.n_neg[slot], proposals.n_weak[slot] = split_scores(row, relevant, n_best, settings, n_labels, work)
+        for i in range(proposals.n_neg[slot]):
+            proposals.neg[slot, i], proposals.neg_labels[slot, i] = work.neg[i], first_label + work.neg_labels[i]
+        for i in range(proposals.n_weak[slot]):
+            proposals.weak[slot, i], proposals.weak_labels[slot, i] = work.weak[i], first_label + work.weak_labels[i]
         start = proposals.pos_offsets[slot]
         for i in range(len(relevant)):
             proposals.pos[start + i] = work.pos[i]
@@ -48,20 +49,23 @@ def merge_proposals(proposals, merged):
                 proposals.neg[row, i], proposals.neg_labels[row, i], merged.neg[row], merged.neg_labels[row],
                 merged.n_neg[row], merged.neg.shape[1],
             )  # fmt: skip
+        for i in range(proposals.n_weak[row]):
+            merged.n_weak[row] = insert(
+                proposals.weak[row, i], proposals.weak_labels[row, i], merged.weak[row], merged.weak_labels[row],
+                merged.n_weak[row], merged.weak.shape[1],
+            )  # fmt: skip
 
 
 @kernel
-def choose_rows(merged, settings, n_batches, first, batch):
-    """Choose the steps of rows whose merged proposals are complete, as train_rows does after n_batches batches.
-
-    `first`: where in the batch these rows begin.
-    """
+def choose_rows(merged, settings, n_batches, batch):
+    """Choose the steps of rows whose merged proposals are complete, as train_rows does after n_batches batches."""
     eta = settings.eta / (n_batches + 1) ** settings.decay
     for row in range(len(merged.n_pos)):
         choose_row(
             merged.pos[row], merged.pos_labels[row], merged.n_pos[row],
-            merged.neg[row], merged.neg_labels[row], merged.n_neg[row], merged.pos_labels[row, :0], merged.pos[row, :0],
-            settings, eta, int(n_batches) + first, row, row, batch,
+            merged.neg[row], merged.neg_labels[row], merged.n_neg[row],
+            merged.weak[row], merged.weak_labels[row], merged.n_weak[row],
+            merged.pos_labels[row, :0], merged.pos[row, :0], settings, eta, row, row, batch,
         )  # fmt: skip
 
 

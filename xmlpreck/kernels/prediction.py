@@ -4,6 +4,7 @@ import numpy as np
 
 from xmlpreck.kernels.arrays import BLOCK
 from xmlpreck.kernels.caching import kernel
+from xmlpreck.kernels.dense import MIN_SHARED, MIN_TILE_ROWS, TILE_ROWS, count_shared, load_row, new_tile, score_tile
 from xmlpreck.kernels.scoring import add_one, begin_row, open_all, score_row
 from xmlpreck.kernels.threads import fetch_add
 from xmlpreck.kernels.topk import take_top
@@ -20,6 +21,11 @@ def _predict_row(features, values, weights, bonus, work, top_labels, top_scores)
     if len(bonus) > 0:
         open_all(n_labels, work)
     score_row(features, values, weights, n_labels, work)
+    return _take_best(n_labels, bonus, work, top_labels, top_scores)
+
+
+@kernel
+def _take_best(n_labels, bonus, work, top_labels, top_scores):
     if len(bonus) > 0:
         add_one(work.scores, 1, bonus)
     return take_top(len(top_labels), n_labels, work, top_scores, top_labels)
@@ -28,12 +34,24 @@ def _predict_row(features, values, weights, bonus, work, top_labels, top_scores)
 @kernel
 def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
     """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`, until it is STOPPED."""
-    n_rows = len(top_labels)
+    n_rows, n_labels = len(top_labels), weights.dense_rows.shape[1]
+    order = np.arange(n_rows)
+    n_shared = count_shared(rows, order, 0, n_rows, weights)
+    is_tiled = n_shared >= MIN_SHARED and n_rows >= MIN_TILE_ROWS
+    claim = TILE_ROWS if is_tiled else CLAIM
+    tile = new_tile(n_shared if is_tiled else 0, len(work.opened), top_scores)
     while True:
-        start = fetch_add(claimed, 0, CLAIM)
+        start = fetch_add(claimed, 0, claim)
         if start >= n_rows:
             break
-        for row in range(start, min(start + CLAIM, n_rows)):
+        stop = min(start + claim, n_rows)
+        if is_tiled:
+            score_tile(rows, order, start, stop - start, n_shared, weights, work, tile)
+            for row in range(start, stop):
+                load_row(row - start, n_labels, tile, work)
+                _take_best(n_labels, bonus, work, top_labels[row], top_scores[row])
+            continue
+        for row in range(start, stop):
             first, last = rows.offsets[row], rows.offsets[row + 1]
             features, values = rows.features[first:last], rows.values[first:last]
             _predict_row(features, values, weights, bonus, work, top_labels[row], top_scores[row])

@@ -4,10 +4,11 @@ Letters are those of Kar, Narasimhan & Jain (ICML 2015): k, n_+ (`n_pos`), s+ an
 eta.
 """
 
+from xmlpreck.kernels.arrays import EVERY
 from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.scoring import begin_row, open_all
 from xmlpreck.kernels.search import find
-from xmlpreck.kernels.topk import sort_best_first, split_labels
+from xmlpreck.kernels.topk import is_better, sort_best_first, split_labels
 
 # The choice of y^ (perceptron or SGD) and of the relevant labels that are raised (avg or max); or each label by itself.
 PERCEPTRON_AVG, PERCEPTRON_MAX, SGD_AVG, SGD_MAX, HINGE = range(5)
@@ -21,8 +22,9 @@ RULES = {
 
 # The step of the hinge at eta = 1, in half gradients: with twice as much, batches of 32 rows overshoot.
 HINGE_STEP = 0.3
-# The hinge lowers this many of the best irrelevant labels of a row, and one in EVERY of those that follow.
-HARDEST, EVERY = 32, 8
+# The hinge lowers the best irrelevant labels of a row, HARD_A_LABEL for each relevant one within these bounds, and the
+# best of one in EVERY of all others. 32 for every row are no better and take longer (docs/tuning.md).
+HARD_A_LABEL, MIN_HARDEST, HARDEST = 3, 8, 64
 
 
 @kernel
@@ -130,17 +132,25 @@ def weigh_pairs(labels, steps, label_weights, relevant, relevance):
 
 
 @kernel
+def count_hardest(n_pos, n_hard):
+    """Count the best irrelevant labels that the hinge lowers for a row with n_pos relevant ones, n_hard at most."""
+    return min(n_hard, max(HARD_A_LABEL * n_pos, MIN_HARDEST))
+
+
+@kernel
 def _hinge_pairs(
-    pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, turn, out_labels, out_steps
+    pos, pos_labels, n_pos, neg, neg_labels, n_neg, weak, weak_labels, n_weak, relevant, relevance, settings,
+    out_labels, out_steps,
 ):  # fmt: skip
     """Write minus half the gradient of the one-label squared hinge; returns (pairs, twice the loss).
 
     The loss is sum_{l relevant} a_l max(0, 1 - s_l)^2 + a sum_{l hard} max(0, s_l)^2: relevant labels are drawn to 1,
     hard ones to 0, the score of a label without any weight. a_l is the weight of _pair_weight, a its mean over the row.
-    The hard labels are the settings.n_hard best irrelevant ones. Of those after the first HARDEST, every EVERY-th is
-    lowered, EVERY times as much; which ones goes by turns. They are weak and many: together they matter (docs/tuning.md
-    has what it brings), and a part of them costs a part of the time.
-    Twice the loss is at least the number of mistakes in the first k <= HARDEST: each has a relevant label at s and an
+    The hard labels are the best irrelevant ones, see count_hardest, and of those whose turn it is (one in EVERY of all
+    labels, drawn for each row) the settings.n_weak best, which are lowered EVERY times as much, unless they are
+    among the first. They are weak and many: together they matter (docs/tuning.md has what it brings), and finding and
+    lowering a part of them takes a part of the time.
+    Twice the loss is at least the number of mistakes in the first k <= min(n_+, HARDEST): each has a relevant label at s and an
     irrelevant one at t >= s, where (1 - s)^2 + t^2 >= 1/2.
     """
     is_weighted = len(settings.label_weights) > 0 or len(relevance) > 0
@@ -158,18 +168,20 @@ def _hinge_pairs(
             loss += (1 - pos[i]) ** 2 * weight
             n_pairs += 1
     mean_weight = total / n_pos
-    for i in range(min(n_neg, settings.n_hard)):
+    n_hard = min(n_neg, count_hardest(n_pos, settings.n_hard))
+    for i in range(n_hard):
         if neg[i] <= 0:
             break
-        times = 1
-        if i >= HARDEST:
-            if (i + turn) % EVERY != 0:
-                continue
-            times = EVERY
         out_labels[n_pairs] = neg_labels[i]
-        out_steps[n_pairs] = -times * neg[i] * mean_weight
-        loss += times * neg[i] ** 2 * mean_weight
+        out_steps[n_pairs] = -neg[i] * mean_weight
+        loss += neg[i] ** 2 * mean_weight
         n_pairs += 1
+    for i in range(n_weak):
+        if is_better(neg[n_hard - 1], neg_labels[n_hard - 1], weak[i], weak_labels[i]):
+            out_labels[n_pairs] = weak_labels[i]
+            out_steps[n_pairs] = -EVERY * weak[i] * mean_weight
+            loss += EVERY * weak[i] ** 2 * mean_weight
+            n_pairs += 1
     return n_pairs, 2 * loss
 
 
@@ -185,20 +197,20 @@ def _sort_pairs(labels, steps, n):
 
 @kernel
 def choose_row(
-    pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, eta, n_batches, slot, index, batch
+    pos, pos_labels, n_pos, neg, neg_labels, n_neg, weak, weak_labels, n_weak, relevant, relevance, settings, eta, slot,
+    index, batch,
 ):  # fmt: skip
     """Write the step of one row, with eta and the labels' weights, into slot, by ascending label.
 
-    The step of the hinge is HINGE_STEP * eta long. n_batches + slot says whose turn it is, see _hinge_pairs; `index` is
-    the row's within the call.
+    The step of the hinge is HINGE_STEP * eta long; `index` is the row's within the call.
     """
     pair_labels, pair_steps = batch.pair_labels[slot], batch.pair_steps[slot]
     n_pairs, surrogate, mistakes = 0, 0.0, 0
     if settings.rule == HINGE:
         if n_pos > 0:
             n_pairs, surrogate = _hinge_pairs(
-                pos, pos_labels, n_pos, neg, neg_labels, n_neg, relevant, relevance, settings, n_batches + slot,
-                pair_labels, pair_steps,
+                pos, pos_labels, n_pos, neg, neg_labels, n_neg, weak, weak_labels, n_weak, relevant, relevance,
+                settings, pair_labels, pair_steps,
             )  # fmt: skip
             k = min(settings.k, n_pos)
             mistakes = k - _kept_at_top(pos, pos_labels, n_pos, neg, neg_labels, n_neg, k)

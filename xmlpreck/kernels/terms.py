@@ -1,4 +1,4 @@
-"""Count the terms of texts in hash tables.
+"""Count the terms of texts in hash tables, and weigh them.
 
 Terms are compared byte by byte, so two of one hash stay two; nothing depends on the order of a table.
 """
@@ -19,9 +19,9 @@ class Terms(NamedTuple):
     slots: np.ndarray  # int64, a power of two of them: hash << 32 | number of a term, -1 = empty
     bounds: np.ndarray  # int64: the bytes of each term in `pool`
     pool: np.ndarray  # uint8
-    size: np.ndarray  # (1,) int64: number of terms
+    size: np.ndarray  # (2,) int64: number of terms, sum of `documents`
     documents: np.ndarray  # int64: number of documents that have a term
-    latest: np.ndarray  # int64: the last of these
+    latest: np.ndarray  # int64: the sum of `documents` when the last of these was counted
 
 
 @kernel
@@ -79,30 +79,43 @@ def _hash(data, start, end, seed):
 
 
 @kernel
-def _add_all(terms, data, slices, n_slices, seed, number):
-    """Add the terms at `slices` of data, and count document `number` once for each; returns the last one's number.
+def _insert(slots, bounds, pool, size, documents, latest, data, start, end, hashed, slot):
+    """Add the term at data[start:end] in an empty slot; returns its number. There must be room."""
+    number = size[0]
+    size[0] += 1
+    slots[slot] = hashed << 32 | number
+    at = bounds[number]
+    for place in range(end - start):
+        pool[at + place] = data[start + place]
+    bounds[number + 1] = at + end - start
+    documents[number], latest[number] = 0, -1
+    return number
 
-    There must be room.
+
+@kernel
+def _add_document(terms, data, slices, n_slices, seed, ids, counts):
+    """Add the terms at `slices` of data; writes the numbers of the distinct ones and how often each occurs.
+
+    Returns how many are distinct. There must be room.
     """
-    found = np.int64(-1)
     slots, bounds, pool, size, documents, latest = terms  # once: reading a field in a loop counts references
+    first, n_ids = size[1], 0
     for term in range(n_slices):
         start, end = slices[term, 0], slices[term, 1]
         hashed = _hash(data, start, end, seed)
         found, slot = _find(slots, bounds, pool, data, start, end, hashed)
         if found < 0:
-            found = size[0]
-            size[0] += 1
-            slots[slot] = hashed << 32 | found
-            at = bounds[found]
-            for place in range(end - start):
-                pool[at + place] = data[start + place]
-            bounds[found + 1] = at + end - start
-            documents[found], latest[found] = 0, -1
-        if latest[found] != number:
-            latest[found] = number
+            found = _insert(slots, bounds, pool, size, documents, latest, data, start, end, hashed, slot)
+        place = latest[found] - first
+        if place < 0:
+            latest[found] = first + n_ids
             documents[found] += 1
-    return found
+            ids[n_ids], counts[n_ids] = found, 1
+            n_ids += 1
+        else:
+            counts[place] += 1
+    size[1] += n_ids
+    return n_ids
 
 
 @kernel
@@ -138,9 +151,14 @@ def with_room(terms, n_terms, n_bytes, seed):
 
 
 @kernel
-def learn_terms(texts, first, last, folding, ngrams, terms, seed, number):
-    """Count the documents of each term in texts first to last - 1; `number` of the first text tells texts apart."""
+def learn_terms(texts, first, last, folding, ngrams, terms, seed):
+    """Add the terms of texts first to last - 1, and count the documents of each.
+
+    Returns (the table, numbers of terms, how often each occurs, number of distinct terms of each text).
+    """
     clean, slices = np.empty(0, np.uint8), np.empty((0, 2), np.int64)
+    ids, counts, sizes = np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(last - first, np.int64)
+    n_ids = 0
     for text in range(first, last):
         clean, n_clean = fold(texts, text, folding, clean)
         slices, n_slices = split(clean, n_clean, ngrams, slices)
@@ -148,21 +166,75 @@ def learn_terms(texts, first, last, folding, ngrams, terms, seed, number):
         for term in range(n_slices):
             n_bytes += slices[term, 1] - slices[term, 0]
         terms = with_room(terms, n_slices, n_bytes, seed)
-        _add_all(terms, clean, slices, n_slices, seed, number + text)
-    return terms
+        if ids.size < n_ids + n_slices:
+            ids, counts = _copied(ids, 2 * (n_ids + n_slices)), _copied(counts, 2 * (n_ids + n_slices))
+        sizes[text - first] = _add_document(terms, clean, slices, n_slices, seed, ids[n_ids:], counts[n_ids:])
+        n_ids += sizes[text - first]
+    return terms, _copied(ids, n_ids), _copied(counts, n_ids), sizes
 
 
 @kernel
 def add_terms(terms, pool, bounds, documents, seed):
-    """Return the table with other terms, each once and in their order, and their numbers of documents."""
+    """Add other terms, each once and in their order, and their numbers of documents; returns (table, their numbers)."""
     n_terms = documents.size
     terms = with_room(terms, n_terms, bounds[n_terms], seed)
-    place = np.empty((1, 2), np.int64)
+    slots, own_bounds, own_pool, size, own_documents, latest = terms
+    numbers = np.empty(n_terms, np.int64)
     for other in range(n_terms):
-        place[0, 0], place[0, 1] = bounds[other], bounds[other + 1]
-        found = _add_all(terms, pool, place, 1, seed, other)
-        terms.documents[found] += documents[other] - 1
-    return terms
+        start, end = bounds[other], bounds[other + 1]
+        hashed = _hash(pool, start, end, seed)
+        found, slot = _find(slots, own_bounds, own_pool, pool, start, end, hashed)
+        if found < 0:
+            found = _insert(slots, own_bounds, own_pool, size, own_documents, latest, pool, start, end, hashed, slot)
+        numbers[other] = found
+        own_documents[found] += documents[other]
+    return terms, numbers
+
+
+@kernel
+def renumber(ids, counts, sizes, column_of, totals):
+    """Turn numbers of terms into columns, which ascend within a text; those of column -1 are left out.
+
+    `ids`, `counts` and `sizes` are of `learn_terms`; returns the same of columns. `totals` has a zero for each column,
+    and is left so.
+    """
+    columns, new_counts = np.empty(ids.size, np.int32), np.empty(ids.size, np.int32)
+    new_sizes = np.empty(sizes.size, np.int64)
+    at = n_columns = 0
+    for text in range(sizes.size):
+        first = n_columns
+        for place in range(at, at + sizes[text]):
+            column = column_of[ids[place]]
+            if column >= 0:
+                columns[n_columns] = column
+                totals[column] = counts[place]
+                n_columns += 1
+        at += sizes[text]
+        columns[first:n_columns].sort()
+        _take_totals(columns, first, n_columns, totals, new_counts)
+        new_sizes[text] = n_columns - first
+    return columns[:n_columns], new_counts[:n_columns], new_sizes
+
+
+@kernel
+def _take_totals(columns, first, last, totals, counts):
+    """Move totals of columns first to last - 1 to their counts."""
+    for place in range(first, last):
+        counts[place] = totals[columns[place]]
+        totals[columns[place]] = 0
+
+
+@kernel
+def weigh(weights, columns, offsets, idf, values, first, last):
+    """Write weights times idf, with length 1 for each of rows first to last - 1, as values."""
+    for row in range(first, last):
+        total = 0.0
+        for place in range(offsets[row], offsets[row + 1]):
+            weights[place] *= idf[columns[place]]
+            total += weights[place] * weights[place]
+        length = np.sqrt(total)
+        for place in range(offsets[row], offsets[row + 1]):
+            values[place] = weights[place] / length
 
 
 @kernel
@@ -218,7 +290,5 @@ def _tally(columns, n_columns, totals, ids, counts):
                 n_ids += 1
             totals[column] += 1
     ids[:n_ids].sort()
-    for place in range(n_ids):
-        counts[place] = totals[ids[place]]
-        totals[ids[place]] = 0
+    _take_totals(ids, 0, n_ids, totals, counts)
     return n_ids

@@ -1,11 +1,15 @@
 """The best labels of one row by its scores: higher score first, then the lower label."""
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from xmlpreck.kernels.arrays import BLOCK
+from xmlpreck.kernels.arrays import ALIGNED, BLOCK, EVERY
 from xmlpreck.kernels.caching import kernel
 
 MANY = 16  # more labels than this are selected and sorted, not inserted one by one
+LOWEST, ABOVE_ZERO = -np.finfo(np.float32).max, np.finfo(np.float32).smallest_subnormal
 
 
 @kernel
@@ -35,8 +39,17 @@ def _any_from(block_scores, threshold):
 
 
 @kernel
-def _is_better(score, label, other_score, other_label):
+def is_better(score, label, other_score, other_label):
     return score > other_score or (score == other_score and label < other_label)
+
+
+@kernel
+def _bound(first, least, least_label, scores):
+    """Return the lowest score that a label from `first` on must have to be better than one of score `least`.
+
+    Where thousands of labels have one score, as those of which a row has no feature but the bias, this skips them.
+    """
+    return np.nextafter(least, scores.dtype.type(np.inf)) if first > least_label else least
 
 
 @kernel
@@ -47,9 +60,9 @@ def _select(scores, labels, n, k):
         pivot, pivot_label = scores[(low + high) // 2], labels[(low + high) // 2]
         i, j = low, high
         while i <= j:
-            while _is_better(scores[i], labels[i], pivot, pivot_label):
+            while is_better(scores[i], labels[i], pivot, pivot_label):
                 i += 1
-            while _is_better(pivot, pivot_label, scores[j], labels[j]):
+            while is_better(pivot, pivot_label, scores[j], labels[j]):
                 j -= 1
             if i <= j:
                 scores[i], scores[j] = scores[j], scores[i]
@@ -70,9 +83,9 @@ def _sift(scores, labels, i, n):
     score, label = scores[i], labels[i]
     while 2 * i + 1 < n:
         child = 2 * i + 1
-        if child + 1 < n and _is_better(scores[child], labels[child], scores[child + 1], labels[child + 1]):
+        if child + 1 < n and is_better(scores[child], labels[child], scores[child + 1], labels[child + 1]):
             child += 1
-        if not _is_better(score, label, scores[child], labels[child]):
+        if not is_better(score, label, scores[child], labels[child]):
             break
         scores[i], labels[i] = scores[child], labels[child]
         i = child
@@ -102,28 +115,103 @@ def _take_unopened(k, n_labels, work, top, top_labels, n):
     return n
 
 
+@intrinsic
+def _highest_by_turn(typing_context, scores, first, peaks, i):
+    """peaks[i, turn] = max of scores[first + turn :: EVERY] within the block; returns the highest of them.
+
+    Explicit vectors: LLVM finds none here, and half the time of a choice would go into this.
+    """
+
+    def generate(context, builder, signature, args):
+        number = context.get_value_type(scores.dtype)
+        lanes, word = ir.VectorType(number, EVERY), ir.IntType(64)
+
+        def higher(one, other):
+            return builder.select(builder.fcmp_ordered(">", one, other), one, other)
+
+        def load(pointer):
+            return builder.load(builder.bitcast(pointer, lanes.as_pointer()), align=ALIGNED)
+
+        score_array = context.make_array(scores)(context, builder, args[0])
+        peak_array = context.make_array(peaks)(context, builder, args[2])
+        highest = load(builder.gep(score_array.data, [args[1]]))
+        for start in range(EVERY, BLOCK, EVERY):
+            highest = higher(load(builder.gep(score_array.data, [builder.add(args[1], word(start))])), highest)
+        target = builder.gep(peak_array.data, [builder.mul(args[3], word(EVERY))])
+        builder.store(highest, builder.bitcast(target, lanes.as_pointer()), align=ALIGNED)
+        width = EVERY
+        while width > 1:  # halves against each other, until one is left
+            width //= 2
+            index = ir.VectorType(ir.IntType(32), width)
+            halves = (ir.Constant(index, list(range(start, start + width))) for start in (0, width))
+            undefined = ir.Constant(highest.type, ir.Undefined)
+            highest = higher(*(builder.shuffle_vector(highest, undefined, half) for half in halves))
+        return builder.extract_element(highest, ir.IntType(32)(0))
+
+    return scores.dtype(scores, types.int64, peaks, types.int64), generate
+
+
 @kernel
-def take_many(k, n_labels, work, top, top_labels):
-    """Do what take_top does, for a large k: `top` and `top_labels` have room for 2 k."""
-    scores = work.scores
-    n = 0
-    least = scores.dtype.type(-np.inf)
+def _find_peaks(work):
+    """Find the highest scores of each opened block, see _highest_by_turn."""
     for i in range(work.counts[1]):
-        first = work.blocks[i] * BLOCK
-        if not _any_from(scores[first : first + BLOCK], least):
+        work.block_peaks[i] = _highest_by_turn(work.scores, np.int64(work.blocks[i]) * BLOCK, work.peaks, i)
+
+
+@kernel
+def _bound_by_peaks(k, least, peaks, n_peaks, highest):
+    """Return a score that at least k labels reach, or `least` if it is higher: the k-th highest peak.
+
+    `highest` has room for k scores.
+    """
+    n = 0
+    bound = least
+    for i in range(n_peaks):
+        if peaks[i] <= bound:
             continue
-        for label in range(first, first + BLOCK):
-            if scores[label] >= least and scores[label] > -np.inf:
+        n = min(n, k - 1)
+        j = n
+        while j > 0 and highest[j - 1] < peaks[i]:
+            highest[j] = highest[j - 1]
+            j -= 1
+        highest[j] = peaks[i]
+        n += 1
+        if n == k:
+            bound = highest[k - 1]
+    return bound
+
+
+@kernel
+def take_many(k, least, turn, every, peaks, n_labels, work, top, top_labels):
+    """Fill the k best of the labels in opened blocks with label % every == turn and a score of `least` or more.
+
+    Returns how many there are. Blocks are passed over by their `peaks`, the highest score of such a label in each.
+    `top` and `top_labels` have room for 2 k.
+    """
+    scores = work.scores
+    least = _bound_by_peaks(k, least, peaks, work.counts[1], top)
+    n = 0
+    least_label = n_labels
+    for i in range(work.counts[1]):
+        if peaks[i] < least:
+            continue
+        first = work.blocks[i] * BLOCK
+        bound = _bound(first, least, least_label, scores)
+        label = first + turn
+        while label < first + BLOCK:
+            if scores[label] >= bound:
                 top[n], top_labels[n] = scores[label], label
                 n += 1
                 if n == 2 * k:
                     _select(top, top_labels, n, k)
-                    n, least = k, top[k - 1]
+                    n, least, least_label = k, top[k - 1], top_labels[k - 1]
+                    bound = _bound(label, least, least_label, scores)
+            label += every
     if n > k:
         _select(top, top_labels, n, k)
         n = k
     sort_best_first(top, top_labels, n)
-    return _take_unopened(k, n_labels, work, top, top_labels, n)
+    return n
 
 
 @kernel
@@ -131,14 +219,37 @@ def take_top(k, n_labels, work, top, top_labels):
     """Fill the k best labels that are not marked -inf, and their scores. Returns how many there are."""
     scores = work.scores
     n = 0
+    bound = scores.dtype.type(LOWEST)
     for i in range(work.counts[1]):
         first = work.blocks[i] * BLOCK
-        if n == k and not _any_from(scores[first : first + BLOCK], top[k - 1]):
+        if n == k:
+            bound = _bound(first, top[k - 1], top_labels[k - 1], scores)
+        if not _any_from(scores[first : first + BLOCK], bound):
             continue
         for label in range(first, first + BLOCK):
-            if scores[label] > -np.inf and (n < k or scores[label] >= top[k - 1]):
+            if scores[label] >= bound:
                 n = insert(scores[label], label, top, top_labels, n, k)
+                if n == k:
+                    bound = _bound(label, top[k - 1], top_labels[k - 1], scores)
     return _take_unopened(k, n_labels, work, top, top_labels, n)
+
+
+@kernel
+def _take_relevant(relevant, work):
+    """Sort the relevant labels by descending score, and mark them -inf."""
+    n_pos = len(relevant)
+    for i in range(n_pos):
+        insert(work.scores[relevant[i]], relevant[i], work.pos, work.pos_labels, i, n_pos)
+    for i in range(n_pos):
+        work.scores[relevant[i]] = -np.inf
+
+
+@kernel
+def _take_best(k, n_labels, work):
+    """Do what take_top does, for a large k and once the peaks are found, into work.neg."""
+    lowest = work.neg.dtype.type(LOWEST)
+    n = take_many(k, lowest, 0, 1, work.block_peaks, n_labels, work, work.neg, work.neg_labels)
+    return _take_unopened(k, n_labels, work, work.neg, work.neg_labels, n)
 
 
 @kernel
@@ -147,11 +258,22 @@ def split_labels(relevant, n_best, n_labels, work):
 
     Returns the number of the latter. Overwrites work.scores of the relevant labels.
     """
-    n_pos = len(relevant)
-    for i in range(n_pos):
-        insert(work.scores[relevant[i]], relevant[i], work.pos, work.pos_labels, i, n_pos)
-    for i in range(n_pos):
-        work.scores[relevant[i]] = -np.inf
+    _take_relevant(relevant, work)
     if n_best > MANY:
-        return take_many(n_best, n_labels, work, work.neg, work.neg_labels)
+        _find_peaks(work)
+        return _take_best(n_best, n_labels, work)
     return take_top(n_best, n_labels, work, work.neg, work.neg_labels)
+
+
+@kernel
+def split_with_weak(relevant, n_best, turn, n_weak, n_labels, work):
+    """Do what split_labels does, and find the n_weak best irrelevant labels with label % EVERY == turn, above 0.
+
+    Returns both numbers.
+    """
+    _take_relevant(relevant, work)
+    _find_peaks(work)
+    above_zero = work.weak.dtype.type(ABOVE_ZERO)
+    peaks = work.peaks[:, turn]
+    found = take_many(n_weak, above_zero, turn, EVERY, peaks, n_labels, work, work.weak, work.weak_labels)
+    return _take_best(n_best, n_labels, work), found

@@ -1,4 +1,6 @@
-"""Which rows a model knows already, and what is chosen on rows after training: probabilities, and how much to prune.
+"""Which rows a model knows already, and what is chosen on rows after training.
+
+These are probabilities, the number of labels of a row, and how much to prune.
 
 Figures flatter a model on the rows that it was trained on, and on those that something of it was chosen on. So choices
 are made on training rows that were held out; a choice on other rows is written into the model (`info["chosen_on"]`).
@@ -11,9 +13,11 @@ from xmlpreck.data.rows import RowSource, read_blocks, split_heldout
 from xmlpreck.data.survey import Survey
 from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH, Calibration
+from xmlpreck.model.label_rule import MAX_LABELS, ChosenRule, Goal, choose_rule
 from xmlpreck.model.pruning import Pruned, largest_pruning
 
 BLOCK_ROWS = 1 << 15  # that are read at a time
+NUMBER_OF_LABELS = "number of labels"  # as the name of a choice
 HELDOUT = "heldout"  # training rows that a model has not been trained on, as the name of a split
 
 
@@ -36,7 +40,7 @@ class Seen(NamedTuple):
     """Whether a model was trained on some rows, and what was chosen on them."""
 
     trained: bool  # it was trained on them, or on all of them but those that it held out
-    chosen: list[str]  # what was chosen on them: calibration, pruning
+    chosen: list[str]  # what was chosen on them: calibration, number of labels, pruning
 
     def notes(self) -> list[str]:
         """Give a sentence for each reason to doubt figures on these rows."""
@@ -66,7 +70,9 @@ def choice_records(model: Model) -> list[dict[str, Any]]:
     """List choices on rows that were not held out: what, split, name, n_rows and sha256 of each still in force."""
     records = [record for record in _list(model.info.get("chosen_on")) if isinstance(record, dict)]
     named = [record for record in records if isinstance(record.get("what"), str)]
-    return [record for record in named if record["what"] != "calibration" or model.calibration is not None]
+    gone = set() if model.calibration is not None else {"calibration"}
+    gone |= set() if model.info.get("label_rule") else {NUMBER_OF_LABELS}
+    return [record for record in named if record["what"] not in gone]
 
 
 def _list(value: object) -> list[Any]:
@@ -143,7 +149,28 @@ def calibrate(model: Model, given: ChoiceRows, depth: int = DEPTH, n_threads: in
     learned = Calibration.fit(((top, block.labels) for block, top in blocks), model.n_labels, depth)
     about = {"n_rows": given.rows.n_rows, "depth": depth}
     info = _remember(model, "calibration", given, keep_old=False) | {"calibration": about}
+    rule = info.get("label_rule")
+    if rule and rule["probabilities"]:  # of the calibration before
+        info["label_rule"] = None
     return model.fresh(calibration=learned, info=info)
+
+
+def optimize(
+    model: Model,
+    given: ChoiceRows,
+    goal: Goal,
+    max_labels: int = MAX_LABELS,
+    n_threads: int = 1,
+    progress: bool = False,
+) -> tuple[Model, ChosenRule]:
+    """Return a copy of the model that knows how many labels a row gets, and how that was chosen.
+
+    The rows may have labels that the model does not know: these count as missed.
+    """
+    blocks = model.predict_blocks(given.rows, max_labels, n_threads, progress)
+    chosen = choose_rule(((top, block.labels) for block, top in blocks), given.rows.n_labels, goal, model.calibration)
+    info = _remember(model, NUMBER_OF_LABELS, given, keep_old=False) | {"label_rule": chosen.to_info()}
+    return model.fresh(info=info), chosen
 
 
 def prune_to_loss(

@@ -7,12 +7,15 @@ from platform import python_version
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 import xmlpreck
 from xmlpreck.config import InputError, RowsConfig, from_dict, without_retired
-from xmlpreck.data.dataset import check_count, check_offsets
+from xmlpreck.data.dataset import build_csr, check_count, check_offsets
+from xmlpreck.data.dense import dense_names
 from xmlpreck.data.text import FILES as TEXT_FILES
 from xmlpreck.data.text import TextVectorizer
+from xmlpreck.data.vocabulary import Vocabulary, from_lines, to_lines
 from xmlpreck.files import read_errors, write_errors
 from xmlpreck.files.atomic import Kind, atomic_folder, refuse_strangers
 from xmlpreck.files.contents import check_format, load_array, open_regular, read_json
@@ -27,15 +30,18 @@ from xmlpreck.model.seal import ABOUT, MEMO, ModelError, check_seal, sealed
 
 FORMAT_VERSION = 1
 ARRAYS = ("row_offsets", "row_labels", "row_weights")
+VOCABULARY = "labels.jsonl"
+WORDS = ("word_offsets", "word_features", "word_weights")  # what the words of labels added, label by label
 CALIBRATION_FILES = tuple(f"calibration_{name}.npy" for name in CALIBRATION)
 # All names that a model's files may have, the one that makes it a model first.
 FILES = (
     ABOUT,
     MEMO,
     *(f"{name}.npy" for name in ARRAYS),
-    *("labels.txt", "features.txt"),
+    *("labels.txt", VOCABULARY, "features.txt"),
     *TEXT_FILES,
     *CALIBRATION_FILES,
+    *(f"{name}.npy" for name in WORDS),
 )
 MODEL = Kind("a model", ABOUT, lambda folder: FILES, ModelError)
 # A model may have at most this many labels for each weight.
@@ -55,6 +61,8 @@ class Contents(NamedTuple):
     info: dict[str, Any]
     vectorizer: TextVectorizer | None
     calibration: Calibration | None = None
+    vocabulary: Vocabulary | None = None
+    label_words: csr_array | None = None
 
 
 def label_type(n_labels: int) -> np.dtype:
@@ -104,6 +112,13 @@ def _write_files(folder: Path, model: Contents) -> None:
     for name, names in (("labels", model.label_names), ("features", feature_names)):
         if names is not None:
             _write_names(folder / f"{name}.txt", names)
+    if model.vocabulary is not None:
+        _write_names(folder / VOCABULARY, list(to_lines(model.vocabulary)))
+    if model.label_words is not None:
+        words = model.label_words
+        kinds = (words.indptr.astype(np.int64), words.indices.astype(np.int32), words.data.astype(np.float32))
+        for name, array in zip(WORDS, kinds, strict=True):
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
     about = {
         "format": "xmlpreck model",
         "format_version": FORMAT_VERSION,
@@ -147,6 +162,8 @@ class Files(NamedTuple):
     info: dict[str, Any]
     vectorizer: TextVectorizer | None
     calibration: Calibration | None
+    vocabulary: Vocabulary | None
+    label_words: csr_array | None
 
 
 def read_model(folder: Path, verify: bool = False) -> Contents:
@@ -155,7 +172,10 @@ def read_model(folder: Path, verify: bool = False) -> Contents:
     offsets, labels, values = (found.arrays[name] for name in ARRAYS)
     weights = lay_out_arrays(offsets, labels, values, found.n_labels)
     names = (found.label_names, found.feature_names)
-    return Contents(weights, found.rows, *names, found.info, found.vectorizer, found.calibration)
+    return Contents(
+        weights, found.rows, *names, found.info, found.vectorizer,
+        calibration=found.calibration, vocabulary=found.vocabulary, label_words=found.label_words,
+    )  # fmt: skip
 
 
 def open_files(folder: Path, verify: bool = False) -> Files:
@@ -176,12 +196,19 @@ def open_files(folder: Path, verify: bool = False) -> Files:
         for name, n in (("labels", n_labels), ("features", n_features))
     )
     vectorizer = TextVectorizer.load(folder) if "text.json" in names else None
-    if vectorizer is not None and vectorizer.n_features != n_features:
-        raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, but the model {n_features}")
-    feature_names = vectorizer.feature_names if vectorizer else feature_names
+    n_dense = rows.n_dense
+    if vectorizer is not None and vectorizer.n_features != n_features - n_dense:
+        what = f"but the model {n_features}" + (f", {n_dense} of them dense" if n_dense else "")
+        raise ModelError(f"{folder}: its text has {vectorizer.n_features} features, {what}")
+    if vectorizer is not None:
+        words = vectorizer.feature_names
+        feature_names = words and [*words, *dense_names(n_dense)]
     info = {name: value for name, value in about.items() if name not in _OWN_KEYS}
-    calibration = read_calibration(folder, names, n_labels)
-    return Files(arrays, rows, n_features, n_labels, label_names, feature_names, info, vectorizer, calibration)
+    return Files(
+        arrays, rows, n_features, n_labels, label_names, feature_names, info, vectorizer,
+        read_calibration(folder, names, n_labels), read_model_vocabulary(folder, names, n_labels),
+        read_label_words(folder, names, n_labels, n_features),
+    )  # fmt: skip
 
 
 class Head(NamedTuple):
@@ -201,6 +228,8 @@ def open_head(folder: Path, verify: bool = False) -> Head:
     try:
         rows = from_dict({"rows": about["rows"]}, "rows").rows
         n_features, n_labels = (check_count(about[name]) for name in ("n_features", "n_labels"))
+        if rows.n_dense > n_features:
+            raise ValueError(f"{rows.n_dense} of {n_features} features cannot be dense")
         check_info({name: value for name, value in about.items() if name not in _OWN_KEYS})
         if about.get("config") is not None:
             about["config"] = without_retired(about["config"])
@@ -224,6 +253,41 @@ def map_array(folder: Path, name: str) -> np.ndarray:
 def read_calibration(folder: Path, names: frozenset[str], n_labels: int) -> Calibration | None:
     """Load the calibration of a model, if its files are among `names`."""
     return Calibration.load(folder, n_labels) if names & set(CALIBRATION_FILES) else None
+
+
+def read_model_vocabulary(folder: Path, names: frozenset[str], n_labels: int) -> Vocabulary | None:
+    """Read what a model knows of its labels, if its file is among `names`."""
+    if VOCABULARY not in names:
+        return None
+    path = folder / VOCABULARY
+    lines = read_names(path, n_labels)
+    try:
+        return from_lines(lines)
+    except ValueError as error:
+        raise ModelError(f"{path}: {error}: the file is damaged") from None
+
+
+def read_label_words(folder: Path, names: frozenset[str], n_labels: int, n_features: int) -> csr_array | None:
+    """Read what the words of labels added to the weights, if its files are among `names`."""
+    if f"{WORDS[0]}.npy" not in names:
+        return None
+    if missing := [name for name in WORDS if f"{name}.npy" not in names]:
+        raise ModelError(f"{folder / ABOUT}: has no sha256 of {missing[0]}.npy")
+    offsets, features, values = (map_array(folder, name) for name in WORDS)
+    for array, kind, name in zip((offsets, features, values), ("<i8", "<i4", "<f4"), WORDS, strict=True):
+        if array.ndim != 1 or array.dtype.str != kind:
+            raise ModelError(f"{folder / name}.npy: is {array.dtype} of shape {array.shape}")
+    try:
+        check_offsets(offsets, len(features))
+    except ValueError as error:
+        raise ModelError(f"{folder / WORDS[0]}.npy: {error}") from None
+    if len(offsets) != n_labels + 1 or len(features) != len(values):
+        raise ModelError(f"{folder / WORDS[0]}.npy: does not fit {n_labels} labels and {len(values)} weights")
+    if not rows_rise(offsets, features, n_features):
+        raise ModelError(f"{folder / WORDS[1]}.npy: the features of a label do not rise within 0 to {n_features - 1}")
+    if not np.isfinite(values).all():
+        raise ModelError(f"{folder / WORDS[2]}.npy: a weight is not a finite number")
+    return build_csr(values, features, offsets, (n_labels, n_features))
 
 
 def check_arrays(folder: Path, arrays: dict[str, np.ndarray], n_features: int, n_labels: int) -> None:

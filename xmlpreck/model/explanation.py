@@ -25,6 +25,13 @@ class Names(NamedTuple):
     labels: list[str] | None
     features: list[str] | None
     n_features: int  # of a row as it is given; the bias stands behind them
+    ids: list[str] | None = None  # of a vocabulary
+    keys: list[str] | None = None  # what data call labels, where that is another name
+
+    @classmethod
+    def of(cls, model: Model) -> "Names":
+        """Return the names that a model has of its own."""
+        return cls(model.shown_names, model.feature_names, model.n_features, model.label_ids, model.label_names)
 
     def label(self, label: int) -> str:
         return self.labels[label] if self.labels and label < len(self.labels) else f"label {label}"
@@ -37,7 +44,8 @@ class Names(NamedTuple):
     def find_label(self, word: str, n_labels: int) -> int:
         """The label of that name, else of that number; the model knows the first n_labels."""
         names = self.labels or []
-        label = names.index(word) if word in names else -1 if (number := parse_whole(word)) is None else number
+        known = next((texts for texts in (self.ids, self.keys, names) if texts and word in texts), None)
+        label = known.index(word) if known else -1 if (number := parse_whole(word)) is None else number
         if 0 <= label < n_labels:
             return label
         if label >= 0 or not names:
@@ -56,11 +64,17 @@ class Parts(NamedTuple):
     features: np.ndarray  # ids; the last is the bias, if there is one
     values: np.ndarray  # x_f: scaled to unit length, if the model does so
     weights: np.ndarray  # w_fl; 0 where the label has none
+    words: np.ndarray | None = None  # the part of w_fl that came from the words of the label; None: of no model
 
     @property
     def contributions(self) -> np.ndarray:
         """x_f w_fl; their sum in this order and type is the score to the last bit."""
         return np.asarray(self.values * self.weights)
+
+    @property
+    def from_words(self) -> float | None:
+        """What the words of the label add to its score; None where the model does not read them."""
+        return None if self.words is None else float((self.values * self.words).sum())
 
     def falling(self) -> np.ndarray:
         """Places of the contributions that are not 0: from the most for the label to the most against it."""
@@ -90,18 +104,22 @@ class Explanation:
     rival: int | None  # the label it keeps out, or the one that keeps it out; None: there are only k labels
     lead: float  # over the rival; below 0 what it lacks
     removal: list[int] | None  # features without which it changes sides; None: none were found
+    blocks: dict[str, float] | None = None  # what sparse features, dense ones and the bias add; None: none are dense
 
     def to_dict(self, names: Names) -> dict[str, Any]:
         columns = (self.parts.features, self.parts.values, self.parts.weights, self.parts.contributions)
         return {
             "label": self.label,
+            **({} if names.ids is None or self.label >= len(names.ids) else {"label_id": names.ids[self.label]}),
             "name": names.label(self.label),
             "rank": self.rank,
             "score": self.score,
+            **({} if self.parts.words is None else {"from_words": self.parts.from_words}),
             "true": self.is_true,
             "predicted": self.is_predicted,
             "rival": None if self.rival is None else {"label": self.rival, "name": names.label(self.rival)},
             "lead": self.lead,
+            **({} if self.blocks is None else {"blocks": self.blocks}),
             "removal": self.removal and [{"feature": f, "name": names.feature(f)} for f in self.removal],
             "contributions": [
                 {"feature": feature, "name": names.feature(feature), "value": value, "weight": weight, "adds": adds}
@@ -129,10 +147,11 @@ def explain(
                 score=float(score),
                 is_true=None if truth is None else label in truth,
                 is_predicted=label in predicted,
-                parts=parts_of(model, row, label),
+                parts=(parts := parts_of(model, row, label)),
                 rival=rival,
                 lead=0.0 if rival is None else float(score) - float(scores[rival]),
                 removal=None if rival is None else find_removal(model, row, k, label),
+                blocks=blocks_of(model, parts) if model.rows.n_dense else None,
             )
         )
     return explained
@@ -140,7 +159,23 @@ def explain(
 
 def parts_of(model: Model, row: csr_array, label: int) -> Parts:
     prepared = prepare_rows(row, model.rows)
-    return Parts(prepared.indices, prepared.data, weights_of(model.weights, prepared.indices, label))
+    words = None
+    if model.label_words is not None:
+        words = np.zeros(len(prepared.indices), np.float32)
+        start, stop = model.label_words.indptr[label : label + 2]
+        _, ours, theirs = np.intersect1d(
+            prepared.indices, model.label_words.indices[start:stop], assume_unique=True, return_indices=True
+        )
+        words[ours] = model.label_words.data[start:stop][theirs]
+    return Parts(prepared.indices, prepared.data, weights_of(model.weights, prepared.indices, label), words)
+
+
+def blocks_of(model: Model, parts: Parts) -> dict[str, float]:
+    """Sum what the features of each block add."""
+    first_dense, bias = model.n_features - model.rows.n_dense, model.n_features
+    block_of = np.searchsorted([first_dense, bias], parts.features, side="right")
+    sums = np.bincount(block_of, parts.contributions, minlength=3)
+    return dict(zip(("words" if model.vectorizer else "sparse", "dense", "bias"), sums.tolist(), strict=True))
 
 
 def weights_of(weights: Weights, features: np.ndarray, label: int) -> np.ndarray:
@@ -171,7 +206,7 @@ def _judge(model: Model, row: csr_array, k: int, label: int) -> tuple[bool, int 
 
 
 def find_removal(model: Model, row: csr_array, k: int, label: int) -> list[int] | None:
-    """Few features of the row without which the label leaves the first k, or enters them.
+    """Few features of the row, dense ones not among them, without which the label leaves the first k, or enters them.
 
     Greedy: the feature that does most for the label (against it) compared with its rival goes first, then the row is
     predicted without it, with what is left scaled anew. At the end those go back that were not needed. So the set is
@@ -183,11 +218,12 @@ def find_removal(model: Model, row: csr_array, k: int, label: int) -> list[int] 
     while is_in == was_in:
         if len(removed) == MOST_REMOVED or rival is None:
             return None
-        ours, theirs = (parts_of(model, rest, one).contributions[: rest.nnz] for one in (label, rival))
-        gains = ours - theirs if was_in else theirs - ours
+        ours, theirs = (parts_of(model, rest, one) for one in (label, rival))
+        may_go = ours.features < model.n_features - model.rows.n_dense  # neither the bias nor a dense feature
+        gains = (ours.contributions - theirs.contributions)[may_go] * (1 if was_in else -1)
         if not (gains > 0).any():
             return None
-        removed.append(int(rest.indices[gains.argmax()]))
+        removed.append(int(ours.features[may_go][gains.argmax()]))
         rest = without(row, removed)
         is_in, rival = _judge(model, rest, k, label)
     for feature in removed[:-1]:

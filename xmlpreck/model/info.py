@@ -29,6 +29,10 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def _is_positive(value: object) -> bool:
+    return _is_count(value) and value != 0
+
+
 def _is_text(value: object) -> bool:
     return type(value) is str and "\0" not in value
 
@@ -40,6 +44,7 @@ def _is_setting(value: object) -> bool:
 _NAMES: dict[Callable[[object], bool], str] = {
     _is_number: "a finite number",
     _is_count: "a whole number from 0",
+    _is_positive: "a whole number from 1",
     _is_text: "text",
     _is_setting: "text, a number, true or false",
 }
@@ -83,7 +88,20 @@ _INFO = {
     "history": _Maybe(_HISTORY),
     "tuning": _Maybe(_TUNING),
     "pruned_at": _Maybe(_is_number),
+    "embed": _Maybe(_is_text),
+    "label_text": _Maybe(_Each(_is_number)),
     "calibration": _Maybe(_Each(_is_setting)),
+    "label_rule": _Maybe(
+        {
+            "k": _is_positive,
+            "min_score": _Maybe(_is_number),
+            "min_labels": _is_count,
+            "probabilities": bool,
+            "for": _is_text,
+            "average": _is_text,
+            "found": _SCORES,
+        }
+    ),
     "updates": _Maybe([{}]),
     "chosen_on": _Maybe(
         [{"what": _is_text, "split": _is_text, "name": _is_text, "n_rows": _is_count, "sha256": _is_text}]

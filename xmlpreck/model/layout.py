@@ -1,15 +1,17 @@
 """Rows and weights as the kernels take them: prepared rows, hybrid dense and sparse weights."""
 
+import math
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from xmlpreck.config import RowsConfig
-from xmlpreck.data.dataset import offsets_rise
+from xmlpreck.config import InputError, RowsConfig
+from xmlpreck.data.dataset import build_csr, offsets_rise
 from xmlpreck.data.matrix import as_rows
 from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Rows, Weights, sparse_weights
+from xmlpreck.kernels.dense import fill_blended
 from xmlpreck.kernels.patterns import fill_dense, fill_prepared, gather_rows
 
 # A feature that touches more than 1 / DENSE_SHARE of the labels has a dense row in training (tools/bench_kernels.py),
@@ -47,6 +49,8 @@ def _prepare(rows: csr_array, config: RowsConfig) -> csr_array | None:
     """Return the prepared rows, or None if the given ones are not sound."""
     n_rows, n_features = rows.shape
     has_bias = config.bias > 0
+    if config.n_dense:
+        return _prepare_blocks(rows, config)
     offsets = rows.indptr + has_bias * np.arange(n_rows + 1, dtype=rows.indptr.dtype)
     features, values = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.float32)
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
@@ -55,6 +59,29 @@ def _prepare(rows: csr_array, config: RowsConfig) -> csr_array | None:
     if not fill_prepared(*given, config.unit_norm, np.float32(config.bias), n_features, features, values):
         return None
     return csr_array((values, features, offsets), shape=(n_rows, n_features + has_bias))
+
+
+def _prepare_blocks(rows: csr_array, config: RowsConfig) -> csr_array | None:
+    """Do what _prepare does for rows whose last features are dense.
+
+    The blocks have length sqrt(1 - w) and sqrt(w), w = config.dense_weight, so that the product of two rows is the
+    weighted mean of the products of their blocks; without any other feature the dense block has length 1.
+    """
+    (n_rows, n_features), n_dense = rows.shape, config.n_dense
+    if n_dense > n_features:
+        raise InputError(f"rows.n_dense is {n_dense}, but rows have {n_features} features: give the dense ones, too")
+    weight = 1.0 if n_dense == n_features else config.dense_weight
+    n_at_most = len(rows.indices) + n_rows * (n_dense * (weight > 0) + 1)
+    offsets = np.zeros(n_rows + 1, np.int64)
+    features, values = np.empty(n_at_most, np.int32), np.empty(n_at_most, np.float32)
+    with np.errstate(over="ignore"):
+        data = rows.data.astype(np.float32, copy=False)
+    given = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32, copy=False), data)
+    sizes = (n_features, n_dense, config.unit_norm, math.sqrt(1 - weight), math.sqrt(weight), np.float32(config.bias))
+    if not fill_blended(*given, *sizes, offsets, features, values):
+        return None
+    n = int(offsets[-1])
+    return build_csr(values[:n], features[:n], offsets, (n_rows, n_features + (config.bias > 0)))
 
 
 def kernel_rows(rows: csr_array, labels: csr_array | None = None) -> Rows:

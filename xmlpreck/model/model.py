@@ -5,22 +5,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from xmlpreck import metrics
 from xmlpreck.config import RowsConfig
+from xmlpreck.data.dense import beside
+from xmlpreck.data.embedding import open_embedder
 from xmlpreck.data.formats import Dataset, TopK
 from xmlpreck.data.matrix import as_rows
 from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.data.text import TextVectorizer
+from xmlpreck.data.vocabulary import Vocabulary
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels import prediction as kernels
 from xmlpreck.kernels.arrays import Rows, Weights, new_work
 from xmlpreck.kernels.threads import STOPPED, run_team
 from xmlpreck.model.calibration import Calibration
 from xmlpreck.model.directory import Contents, read_model, write_model
+from xmlpreck.model.label_rule import LabelRule, rule_of
 from xmlpreck.model.layout import (
     ANY_SIZE,
     all_sparse,
@@ -59,6 +64,10 @@ class Model:
     info: dict[str, Any] = field(default_factory=dict)  # settings, data, history and versions of the run that made it
     vectorizer: TextVectorizer | None = None  # how raw text becomes rows, for a model of documents
     calibration: Calibration | None = None  # how scores become probabilities
+    vocabulary: Vocabulary | None = (
+        None  # ids, names and descriptions of the labels; label_names are what data call them
+    )
+    label_words: csr_array | None = None  # the part of the weights that came from the words of labels, by label
     _buffers: Buffers = field(default_factory=Buffers, repr=False, compare=False)
 
     @property
@@ -71,9 +80,37 @@ class Model:
         return len(self.weights.dense_of) - (self.rows.bias > 0)
 
     @property
+    def shown_names(self) -> list[str] | None:
+        """Names of the labels for people: those of the vocabulary, else those of the data."""
+        return self.label_names if self.vocabulary is None else self.vocabulary.names
+
+    @property
+    def label_ids(self) -> list[str] | None:
+        """Stable ids of the labels; None without a vocabulary."""
+        return None if self.vocabulary is None else self.vocabulary.ids
+
+    @property
     def n_weights(self) -> int:
         """Weights that are not 0."""
         return count_weights(self.weights)
+
+    @property
+    def label_rule(self) -> LabelRule:
+        """How many labels a row gets, as `xmlpreck optimize` has chosen; an error where it has not."""
+        return rule_of(self.info)
+
+    def rows_of(self, texts: list[str], dense: np.ndarray | None = None, threads: int = 0) -> csr_array:
+        """Return texts as rows of the model; `dense` are their dense features (None: as the model embeds texts)."""
+        if self.vectorizer is None:
+            raise ModelError("the model was trained on numbers, not on texts: give it rows of numbers")
+        rows = self.vectorizer.transform(texts, threads)
+        if not self.rows.n_dense:
+            return rows
+        name = self.info.get("embed")
+        if dense is None and name is None:
+            what = f"{self.rows.n_dense} dense features beside its words"
+            raise ModelError(f"the model was trained on {what}: give those of the texts by --dense")
+        return beside(rows, open_embedder(name).embed(texts) if dense is None else dense)
 
     def predict_topk(
         self,
@@ -121,12 +158,13 @@ class Model:
         predict_topk for the other parameters.
         """
         if isinstance(row, str):
-            if self.vectorizer is None:
-                raise ModelError("the model was trained on numbers, not on texts: give it a row of them")
-            row = self.vectorizer.transform([row])
+            row = self.rows_of([row])
         row = row if is_plain_csr(row) else as_rows(row)
         if row.shape != (1, self.n_features):
             raise ModelError(f"a row has the shape (1, {self.n_features}), but this one {row.shape}")
+        if self.rows.n_dense:  # two blocks, each with its own length
+            top = self.predict_topk(row, k, bonus=bonus, guess_empty=guess_empty)
+            return TopK(top.labels[0], top.scores[0])
         k = self._check_k(k)
         extra = self._check_bonus(bonus)
         own = self._buffers
@@ -157,6 +195,34 @@ class Model:
         if found < 0:  # ids out of order or range, or values that are not finite: mended, or refused by name
             return self.predict_one(as_rows(row), k, bonus, guess_empty)
         return TopK(labels, scores)
+
+    @overload
+    def predict(self, given: str, k: int = 5, probabilities: bool = False) -> list[tuple[str, float]]: ...
+
+    @overload
+    def predict(self, given: list[str], k: int = 5, probabilities: bool = False) -> list[list[tuple[str, float]]]: ...
+
+    def predict(self, given: Any, k: int = 5, probabilities: bool = False) -> Any:
+        """Return the names and scores of the k best labels of a text, best first; of a list of texts, a list of these.
+
+        A label without a name goes by its number. With `probabilities`, scores are those of a calibrated model. Any
+        number of threads may call it at the same time.
+        """
+        if isinstance(given, str):
+            one = self.predict_one(given, k)
+            top = TopK(one.labels[None], one.scores[None])
+        else:
+            top = self.predict_topk(self.rows_of(list(given)), k)
+        if probabilities:
+            if self.calibration is None:
+                raise ModelError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")
+            top = self.calibration.probabilities(top)
+        names = self.label_names
+        found = [
+            [(str(label) if names is None else names[label], score) for label, score in pairs if label >= 0]
+            for pairs in (zip(*row, strict=True) for row in zip(top.labels.tolist(), top.scores.tolist(), strict=True))
+        ]
+        return found[0] if isinstance(given, str) else found
 
     def rank_candidates(self, rows: Any, candidates: Any, k: int, bonus: np.ndarray | None = None) -> TopK:
         """Return the k best of each row's own candidates (the pattern of a matrix of n_labels columns)."""
@@ -237,7 +303,9 @@ class Model:
     def prune(self, threshold: float) -> "Model":
         """A model without the weights smaller than `threshold` in size, laid out anew; its scores are others."""
         weights = lay_out(all_sparse(self.weights, min_size=max(threshold, ANY_SIZE)))
-        return self.fresh(weights=weights, info=self.info | {"pruned_at": threshold}, calibration=None)
+        return self.fresh(
+            weights=weights, info=self.info | {"pruned_at": threshold, "label_rule": None}, calibration=None
+        )
 
     def fresh(self, **changes: Any) -> "Model":
         """A copy with these changes and with buffers of its own, which fit other sizes."""
@@ -246,7 +314,10 @@ class Model:
     def save(self, folder: str | Path) -> int:
         """Write the model directory in one step; returns its size in bytes."""
         names = (self.label_names, self.feature_names)
-        contents = Contents(self.weights, self.rows, *names, self.info, self.vectorizer, self.calibration)
+        contents = Contents(
+            self.weights, self.rows, *names, self.info, self.vectorizer,
+            calibration=self.calibration, vocabulary=self.vocabulary, label_words=self.label_words,
+        )  # fmt: skip
         return write_model(Path(folder), contents)
 
     @classmethod

@@ -21,6 +21,7 @@ from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import numbered_lines, write_lines
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.model import Model, Shortlist
+from xmlpreck.model.label_rule import LabelRule
 from xmlpreck.model.model import BLOCK_ROWS
 
 
@@ -30,7 +31,8 @@ class Choice:
 
     `bonus` (n_labels) is added to the scores; -inf bars a label. With `as_probabilities` the scores that come out, and
     `min_score`, are probabilities: the model must be calibrated. With a shortlist, only its candidates are scored.
-    A row without any feature gets no label, unless `guess_empty` lets the bias alone choose.
+    A row without any feature gets no label, unless `guess_empty` lets the bias alone choose. A `rule` chooses among the
+    k labels by their margins or probabilities, whichever come out.
     """
 
     k: int = 5
@@ -40,6 +42,7 @@ class Choice:
     as_probabilities: bool = False
     shortlist: Shortlist | None = None
     guess_empty: bool = False
+    rule: LabelRule | None = None
 
     def predict(self, model: Model, rows: csr_array, n_threads: int = 1, candidates: TopK | None = None) -> TopK:
         """Predict the labels of some rows; with `candidates`, from those lists only."""
@@ -51,6 +54,8 @@ class Choice:
 
     def finish(self, top: TopK, model: Model) -> TopK:
         """Turn margins into the scores wanted, and drop labels below the minimum."""
+        if self.rule is not None:
+            top = self.rule.keep(top, model.calibration)
         if self.as_probabilities:
             if model.calibration is None:
                 raise InputError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")
@@ -93,8 +98,8 @@ def label_bonus(
 
 
 def read_labels(path: str | Path, model: Model) -> list[int]:
-    """Read labels from a file, one per line: names, or ids where the model has no such name."""
-    column_of = {name: column for column, name in enumerate(model.label_names or [])}
+    """Read labels from a file, one per line: names or ids of a vocabulary, or numbers where there is no such name."""
+    column_of = label_columns(model)
     labels = []
     for number, line in numbered_lines(path):
         if line in column_of:
@@ -104,6 +109,15 @@ def read_labels(path: str | Path, model: Model) -> list[int]:
         else:
             raise InputError(f"{path}:{number}: {line[:60]!r} is no label of the model: give its name or its id")
     return labels
+
+
+def label_columns(model: Model) -> dict[str, int]:
+    """Return the columns of labels by their names and ids; what the data call them comes first, then ids."""
+    column_of: dict[str, int] = {}
+    for names in (model.label_names, model.label_ids, model.shown_names):
+        for column, name in enumerate(names or ()):
+            column_of.setdefault(name, column)
+    return column_of
 
 
 # Rows with their ids; a row whose id is a BadLine could not be read, and is empty.
@@ -116,14 +130,21 @@ def source_batches(source: RowSource, block_rows: int = BLOCK_ROWS) -> Iterator[
         yield range(start, start + block.n_rows), block.rows
 
 
-def text_batches(chunks: Iterable[Documents], model: Model) -> Iterator[Batch]:
-    """Yield texts as rows of the model's vectorizer, with their own ids; one chunk is in memory at a time."""
-    if model.vectorizer is None:
-        raise InputError("the model was trained on numbers, not on texts: give it rows of numbers")
+def text_batches(
+    chunks: Iterable[Documents], model: Model, dense: tuple[np.ndarray, str] | None = None
+) -> Iterator[Batch]:
+    """Yield texts as rows of the model, with their own ids; one chunk is in memory at a time.
+
+    `dense` are the dense features of all texts, and their name; None: as the model makes them.
+    """
     start = 0
     for texts, _, ids in chunks:
-        yield range(start, start + len(texts)) if ids is None else ids, model.vectorizer.transform(texts)
-        start += len(texts)
+        stop = start + len(texts)
+        rows = model.rows_of(texts, None if dense is None else dense[0][start:stop])
+        yield range(start, stop) if ids is None else ids, rows
+        start = stop
+    if dense is not None and len(dense[0]) != start:
+        raise InputError(f"{dense[1]}: has {len(dense[0])} rows, but there are {start} texts")
 
 
 def json_batches(batches: Iterable[Sequence[Line]], model: Model, strict: bool = False) -> Iterator[Batch]:
@@ -195,7 +216,7 @@ def answer_lines(found: Iterable[Found], model: Model, counts: Counts) -> Iterat
     """Yield the answers as JSON lines, batch by batch; a bad line is answered by its error."""
     for ids, top in found:
         counts.add(ids, top)
-        yield list(json_lines(top, model.label_names, ids))
+        yield list(json_lines(top, model.shown_names, ids, model.label_ids))
 
 
 def write_answers(
@@ -214,5 +235,5 @@ def write_answers(
             counts.add(ids, top)
             yield ids, top
 
-    write_found(path, answers(), model.n_labels, model.label_names, style, k)
+    write_found(path, answers(), model.n_labels, model.shown_names, style, k, model.label_ids)
     return counts

@@ -1,5 +1,6 @@
 """Training over time: what a run needs, its passes, its checkpoints, and the scorer that comes out."""
 
+from xmlpreck.train.blend import choose_dense_weight
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import PassFacts, PreparedRows
 from xmlpreck.train.plan import OverBudget, Plan, format_bytes, parse_bytes
@@ -22,6 +23,7 @@ __all__ = [
     "Safety",
     "Trainer",
     "TrainingError",
+    "choose_dense_weight",
     "fit",
     "fit_tuned",
     "format_bytes",

@@ -1,38 +1,51 @@
-"""The hinge where rows have many labels, with settings by facts of the rows: no trials, no cost (docs/tuning.md)."""
+"""The rule and its settings by facts of the rows: no trials, no cost (docs/tuning.md)."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmlpreck.config import RunConfig, TrainConfig
+from xmlpreck.config import BOTH, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.survey import Survey
+from xmlpreck.train.dense_facts import suit_dense_rows
 from xmlpreck.train.record import Record
 from xmlpreck.train.safety import Safety
+from xmlpreck.train.trainer import WIDENED_PASS
 
 
 class Effort(NamedTuple):
-    """What a value of `train.effort` means for the hinge."""
+    """What a value of `train.effort` means: the rule for short rows with few labels, and passes by rule."""
 
-    epochs: int
-    negatives: int
+    short_rows: str
+    epochs: dict[str, int]
 
 
-EFFORTS = {"quick": Effort(2, 100), "normal": Effort(5, 300), "best": Effort(10, 300)}
+EFFORTS = {
+    "quick": Effort("sgd-avg", {"hinge": 2, "sgd-avg": 3, BOTH: 2}),
+    "normal": Effort(BOTH, {"hinge": 5, BOTH: 5}),
+    "best": Effort(BOTH, {"hinge": 10, BOTH: 10}),
+}
 # From this many labels of a row on (their mean), the hinge takes the place of the paper's SGD@k-avg: with more labels,
-# more of them are missing or by chance.
-MANY_LABELS = 5.0
+# more of them are missing or by chance. So it does from this many values of a row on: of shorter rows each weight says
+# more, and the noise of SGD@k-avg keeps it from learning them by heart. The mean of both is better than either there.
+MANY_LABELS, MANY_VALUES = 5.0, 30.0
+TAU = 0.1
+SGD_ETA = 0.75  # of SGD@k-avg alone
+# Where labels have fewer rows than this on average, a wider support helps them.
+FEW_ROWS = 20
 # Rows with few labels take larger steps: eta = ETA_LABELS / (labels of a row), within these bounds.
 ETA_LABELS, MIN_ETA, MAX_ETA = 5.3, 0.67, 1.0
 PRUNE = 0.01  # smaller weights are dropped
-CHOSEN = ("algo", "eta", "epochs", "negatives", "prune")
+CHOSEN = ("algo", "eta", "epochs", "prune")
+LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
 
 
-def has_many_labels(rows: Dataset) -> bool:
-    """Tell whether rows, without those that have no label, have MANY_LABELS labels on average."""
-    n_labelled = int(np.count_nonzero(np.diff(rows.labels.indptr)))
-    return bool(rows.labels.nnz >= MANY_LABELS * max(n_labelled, 1))
+def suit_the_hinge(rows: Dataset) -> bool:
+    """Tell whether rows, without those that have no label, have MANY_LABELS labels or MANY_VALUES values on average."""
+    is_labelled = np.diff(rows.labels.indptr) > 0
+    n_values, n_rows = int(np.diff(rows.rows.indptr)[is_labelled].sum()), int(np.count_nonzero(is_labelled))
+    return n_rows > 0 and (rows.labels.nnz >= MANY_LABELS * n_rows or n_values >= MANY_VALUES * n_rows)
 
 
 def labels_per_row(survey: Survey) -> float:
@@ -40,16 +53,30 @@ def labels_per_row(survey: Survey) -> float:
     return float(survey.label_counts.sum() / max(survey.n_rows - survey.n_rows_without_labels, 1))
 
 
-class Facts:
-    """A choice of the hinge and its settings by what the rows are like; see tuning.Tuning for one by trials."""
+def values_per_row(survey: Survey) -> float:
+    """Return the mean number of values of a row."""
+    return float(survey.feature_counts.sum() / max(survey.n_rows, 1))
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+
+class Facts:
+    """A choice of settings by what the rows are like; see tuning.Tuning for one by trials."""
+
+    def __init__(self, config: RunConfig, algo: str) -> None:
+        self.config, self.algo = config, algo
 
     def choose(self, survey: Survey) -> dict[str, Any]:
         """Choose the settings that nobody gave."""
+        epochs = EFFORTS[self.config.train.effort].epochs[self.algo]
         eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
-        chosen = {"algo": "hinge", "eta": eta, **EFFORTS[self.config.train.effort]._asdict(), "prune": PRUNE}
+        chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "prune": PRUNE}
+        if self.algo != "hinge":
+            n_labels = max(int(np.count_nonzero(survey.label_counts)), 1)
+            passes = self.config.train.epochs if "epochs" in self.config.fixed else epochs
+            has_pass = passes * (2 if self.algo == BOTH else 1) >= WIDENED_PASS
+            chosen |= {"tau": TAU, "widen": bool(has_pass and survey.label_counts.sum() < FEW_ROWS * n_labels)}
+        if self.algo == "sgd-avg":
+            chosen["eta"] = SGD_ETA
+        chosen = suit_dense_rows(chosen, self.config, survey)
         return {name: value for name, value in chosen.items() if name not in self.config.fixed}
 
     def needed(self, survey: Survey) -> TrainConfig:
@@ -72,8 +99,8 @@ class Facts:
             "heldout_rows": 0,
             "budget": 0.0,
             "spent": 0.0,
-            "facts": {"labels_per_row": labels_per_row(self.survey)},
-            "fixed": {name: getattr(train, name) for name in CHOSEN if name in self.config.fixed},
+            "facts": {"labels_per_row": labels_per_row(self.survey), "values_per_row": values_per_row(self.survey)},
+            "fixed": {name: getattr(train, name) for name in LISTED if name in self.config.fixed},
             "rungs": [],
             "history": [],
             "pruned": [],

@@ -8,6 +8,7 @@ import numpy as np
 
 from xmlpreck.config import ConfigError, TrainConfig
 from xmlpreck.kernels.arrays import Weights
+from xmlpreck.kernels.dense import MIN_SHARED, TILE_ROWS
 from xmlpreck.machine import free_bytes, resident_bytes
 from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
@@ -87,7 +88,7 @@ def plan_run(
     cells, value = n_dense * rows.n_labels, support.values.dtype.itemsize
     entry = support.labels.itemsize + value
     widening = 0
-    if config.widen and config.epochs >= WIDENED_PASS:  # at most a weight for every value of the rows
+    if config.widen and config.n_passes >= WIDENED_PASS:  # at most a weight for every value of the rows
         share = rows.n_labels / rows.source.n_labels  # of a shard: about
         n_new, n_new_sparse = (
             int(share * counts.sum()) for counts in (feature_counts, feature_counts[~is_dense[: len(feature_counts)]])
@@ -103,12 +104,15 @@ def plan_run(
     laying_out = support.labels.nbytes - averages
     scoring = 2 * averages if has_heldout else 0
     finishing = n_weights * entry * (2 if config.prune else 1) - averages
+    # Rows that all have the last features are scored many at a time (kernels/dense.py).
+    is_tiled = len(feature_counts) >= MIN_SHARED and bool((feature_counts[-MIN_SHARED:] == rows.n_rows).all())
+    rows_scored = 1 + (TILE_ROWS if is_tiled else 0)
     parts = {
         "libraries and loaded rows": resident_bytes() - support.labels.nbytes,
         "weights": n_sparse * entry + cells * (value + scored_cell) + cells // 8,
         "averages": averages,
         "rows being read": rows.streamed_bytes,
-        "buffers": config.n_threads * rows.n_labels * value + steps,
+        "buffers": config.n_threads * rows_scored * rows.n_labels * value + steps,
         "copies": max(laying_out, scoring, widening, finishing, 0),
     }
     return Plan(

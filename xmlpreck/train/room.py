@@ -44,9 +44,9 @@ def open_training_rows(
         sizes = f"{source.n_rows} rows, {source.n_features} features, {source.n_labels} labels"
         raise TrainingError(f"no data: {sizes}")
     train = config.train
-    if train.widen and train.epochs < WIDENED_PASS:
+    if train.widen and train.n_passes < WIDENED_PASS:
         raise ConfigError(
-            f"train.widen makes the support wider before pass {WIDENED_PASS}, but there are {train.epochs}: give "
+            f"train.widen makes the support wider before pass {WIDENED_PASS}, but there are {train.n_passes}: give "
             f"--epochs {WIDENED_PASS} or more, or leave train.widen false"
         )
     kept, heldout = split_heldout(source, train.heldout, train.seed)

@@ -82,7 +82,7 @@ def fit(
     def score_heldout() -> dict[str, float]:
         return Model(trainer.weights(), config.rows).score(heldout, train.n_threads)
 
-    run_passes(keeper, train.epochs, run_pass, score_heldout if heldout.n_rows else None, on_pass)
+    run_passes(keeper, train.n_passes, run_pass, score_heldout if heldout.n_rows else None, on_pass)
     safety.phase("saving")
     weights = trainer.finish()
     if train.prune:  # as Model.prune, but the trained weights are freed before the new ones are laid out

@@ -13,6 +13,8 @@ from xmlpreck.data.formats import Dataset
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels import bfloat, training
 from xmlpreck.kernels.arrays import (
+    ELAPSED,
+    EVERY,
     FEATURE_GROUPS,
     SCALE,
     Batch,
@@ -28,7 +30,7 @@ from xmlpreck.kernels.arrays import (
     noise_table,
 )
 from xmlpreck.kernels.patterns import add_squares, fill_mask
-from xmlpreck.kernels.rules import RULES
+from xmlpreck.kernels.rules import HARDEST, MIN_HARDEST, RULES
 from xmlpreck.kernels.threads import STOPPED, run_team
 from xmlpreck.model import all_sparse, lay_out, rounded
 from xmlpreck.train.checkpoint import write_arrays
@@ -103,13 +105,28 @@ class Trainer:
         )
 
     def prepare_pass(self, rows: PreparedRows) -> None:
-        """Remember the hardest labels in this pass, or make room for them before it, where that is wanted."""
+        """Start the next member, remember the hardest labels in this pass, or make room for them, as is wanted."""
+        number, epochs = self.cursor.number, self.config.epochs
+        if 1 < number <= self.config.n_passes and (number - 1) % epochs == 0 and not self.cursor.rows_seen:
+            self._start_member(rows)
         if not self.config.widen or self.is_wide:
             return
         if self.cursor.number == WIDENED_PASS - 1 and not len(self.hardest):
             self.hardest = np.full(rows.n_rows, -1, np.int32)
         elif self.cursor.number >= WIDENED_PASS and len(self.hardest):
             self._widen(rows)
+
+    def _start_member(self, rows: PreparedRows) -> None:
+        """Put the weights back to the start. What they were stays in the mean, to which the next passes add theirs."""
+        clock = self.learner.clock
+        training.multiply_out(self.learner, 0.0, clock[ELAPSED])
+        clock[ELAPSED], clock[SCALE] = 0, 1
+        relevance_sums = np.zeros(self.n_labels)
+        for _, block in rows.blocks(range(rows.n_blocks)):
+            relevance_sums += np.bincount(
+                block.labels, block.relevance if len(block.relevance) else None, self.n_labels
+            )
+        self.start_at_centroids(rows, relevance_sums)
 
     def _widen(self, rows: PreparedRows) -> None:
         """Let the hardest label of each row use the row's features: evidence against a label may be in rows of others.
@@ -206,7 +223,8 @@ class Trainer:
         n_labels_of = np.diff(rows.label_offsets)
         max_labels = int(n_labels_of.max(initial=0))
         dtype = self.learner.sums.dtype
-        works = [new_work(self.n_labels, n_negatives(settings), max_labels, dtype) for _ in range(n_threads)]
+        n_best, n_weak = n_negatives(settings), settings.n_weak
+        works = [new_work(self.n_labels, n_best, max_labels, dtype, n_weak) for _ in range(n_threads)]
         rows_a_call = max(ROWS_A_CALL // batch_rows, 1) * batch_rows
         for start in range(cursor.n_rows, len(order), rows_a_call):
             part = order[start : start + rows_a_call]
@@ -355,19 +373,23 @@ def pass_share(decay: str, number: int, n_passes: int) -> float:
 
 def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights: np.ndarray) -> Settings:
     """The settings of the kernels for pass `number` of a model with n_labels labels."""
+    member = min((number - 1) // config.epochs, len(config.members) - 1)
+    config, of_member = config.of_member(member), number - config.epochs * member
     k = min(config.k, n_labels)  # no row has more, and buffers are as large
+    n_hard = min(config.negatives, n_labels) if config.algo == "hinge" else 0
     return Settings(
         rule=RULES[config.algo],
         k=k,
         n_lowered=k if config.spread and config.has_eta else 0,
-        eta=config.eta * pass_share(config.decay, number, config.epochs) if config.has_eta else 1.0,
+        eta=config.eta * pass_share(config.decay, of_member, config.epochs) if config.has_eta else 1.0,
         decay=STEP_DECAYS.get(config.decay, 0.0) if config.has_eta else 0.0,
         radius=config.radius,
         perturbed=config.tau > 0,
-        averaging=config.average_from > 0 and number >= min(config.average_from, config.epochs),
+        averaging=config.average_from > 0 and of_member >= min(config.average_from, config.epochs),
         noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
         label_weights=label_weights,
-        n_hard=min(config.negatives, n_labels) if config.algo == "hinge" else 0,
+        n_hard=min(n_hard, HARDEST),
+        n_weak=n_hard // EVERY if n_hard > MIN_HARDEST else 0,
     )
 
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmlpreck.config import MAX_K, RunConfig, TrainConfig
+from xmlpreck.config import MAX_K, PAPER_RULES, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.rows import RowSource, Subset, checked
 from xmlpreck.data.survey import Survey, survey_of
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.metrics import REPORTED_KS
 from xmlpreck.model import Model
-from xmlpreck.train.facts import CHOSEN, Facts, has_many_labels
+from xmlpreck.train.facts import CHOSEN, EFFORTS, Facts, suit_the_hinge
 from xmlpreck.train.keeper import identity_of
 from xmlpreck.train.plan import default_limit
 from xmlpreck.train.record import Record
@@ -26,7 +26,7 @@ from xmlpreck.train.safety import Safety
 from xmlpreck.train.trainer import WIDENED_PASS, Trainer, TrainingError, pass_share
 from xmlpreck.train.trials import LabelsWithRows, Sample, Trial, mean, read_trial
 
-MIN_ROWS = 1_000  # of fewer, the held-out ones would say too little
+MIN_ROWS = 1_000  # of fewer, held-out ones would say too little
 HELDOUT_SHARE, MAX_HELDOUT = 0.2, 2_000
 
 # What tuning may cost, in passes over all rows: this share of the run's passes, BUDGET at most, or what FREE_WORK
@@ -59,7 +59,7 @@ def whole_steps(decay: str, n_passes: int) -> float:
 
 def left_to_choose(config: RunConfig) -> set[str]:
     """Names of the settings that nobody gave, and that mean something to the rule of the update."""
-    if config.train.algo == "hinge":
+    if config.train.algo not in PAPER_RULES:
         return {*CHOSEN} - config.fixed - {"algo"}
     idle = () if config.train.algo.startswith("sgd") else SGD_ONLY
     return {*TUNED} - config.fixed - {*idle}
@@ -71,8 +71,6 @@ def reason_not_to_tune(source: RowSource, config: RunConfig) -> str | None:
         return "every setting is given"
     if not source.n_features or not source.n_labels:
         return "there are no features or no labels"
-    if source.n_rows < MIN_ROWS and not is_settled(config):
-        return f"{source.n_rows:,} rows are fewer than {MIN_ROWS:,}, too few to hold some out"
     return None
 
 
@@ -354,27 +352,26 @@ def tune(
     return tuning.run(safety, record, progress)
 
 
-def is_settled(config: RunConfig) -> bool:
-    """Is the rule known to be the hinge before any row is seen: is it given, or must there be no trials?"""
-    is_free = not config.fixed & {"algo", *RANKING}
-    return config.train.algo == "hinge" or (config.train.effort == "quick" and is_free)
-
-
 def open_tuning(source: RowSource, config: RunConfig) -> Tuning | Facts | str:
     """A choice that is to be made, or why there is none."""
-    reason = reason_not_to_tune(source, config)
-    if reason is None and is_settled(config):
-        return Facts(config)
-    if reason is None and config.train.effort == "quick":
-        reason = "there are no trials with train.effort quick"
-    if reason is None:
-        tuning = Tuning(source, config)
-        if not config.fixed & {"algo", *RANKING} and has_many_labels(tuning.heldout):
-            return Facts(config)
-        if tuning.can_judge:
-            return tuning
-        reason = "no row of those held out has a label"
-    return f"not tuned: {reason}"
+    train = config.train
+    if (reason := reason_not_to_tune(source, config)) is not None:
+        return f"not tuned: {reason}"
+    if train.algo not in PAPER_RULES:
+        return Facts(config, train.algo)
+    if not config.fixed & {"algo", *RANKING}:
+        n_rows = min(source.n_rows, MAX_HELDOUT)
+        some = np.sort(np.random.default_rng([train.seed, 2]).permutation(source.n_rows)[:n_rows])
+        if suit_the_hinge(Subset(source, some).read(0, n_rows)):
+            return Facts(config, "hinge")
+        if source.n_rows >= MIN_ROWS or train.effort == "quick":
+            return Facts(config, EFFORTS[train.effort].short_rows)
+    if train.effort == "quick":
+        return "not tuned: there are no trials with train.effort quick"
+    if source.n_rows < MIN_ROWS:
+        return f"not tuned: {source.n_rows:,} rows are fewer than {MIN_ROWS:,}, too few to tell what suits them"
+    tuning = Tuning(source, config)
+    return tuning if tuning.can_judge else "not tuned: no row of those held out has a label"
 
 
 def open_record(safety: Safety) -> Record:

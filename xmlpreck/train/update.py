@@ -31,11 +31,13 @@ def update(
     if source.n_features < scorer.n_features or source.n_labels < scorer.n_labels:
         known, given = (f"{x.n_features} features and {x.n_labels} labels" for x in (scorer, source))
         raise ModelError(f"new rows must have the model's columns first ({known}), but have {given}")
+    if scorer.rows.n_dense and source.n_features > scorer.n_features:
+        raise ModelError("new features have no place before dense ones: give rows of the model's own features")
     rows = PreparedRows(source, scorer.rows, config.train.block_rows)
     start = widen(
         all_sparse(scorer.weights), scorer.n_features, source.n_features, source.n_labels, scorer.rows.bias > 0
     )
-    trainer = Trainer(start, config.train)
+    trainer = Trainer(start, config.train.of_member(-1))
     trainer.n_frozen = scorer.n_labels if freeze else 0
     survey = Survey()
     trainer.grow(rows, survey.add)
@@ -51,8 +53,8 @@ def update(
         weights=trainer.finish(),
         label_names=_longer(scorer.label_names, source.label_names),
         feature_names=_longer(scorer.feature_names, source.feature_names),
-        info=scorer.info | {"history": history, "updates": updates},
-        calibration=None,  # it was made for other scores
+        info=scorer.info | {"history": history, "updates": updates, "label_rule": None},
+        calibration=None,  # like the rule of how many labels, it was made for other scores
     )
 
 

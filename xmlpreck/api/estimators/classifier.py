@@ -194,9 +194,9 @@ class PrecAtKClassifier(LabelPredictor):
 
     def _new_trainer(self) -> Trainer:
         if hasattr(self, "model_"):
-            return Trainer(all_sparse(self.model_.weights), self._config.train, self.n_iter_)
+            return Trainer(all_sparse(self.model_.weights), self._config.train.of_member(-1), self.n_iter_)
         n_columns = self.n_features_in_ + (self._config.rows.bias > 0)
-        return Trainer(no_weights(n_columns, len(self.classes_)), self._config.train)
+        return Trainer(no_weights(n_columns, len(self.classes_)), self._config.train.of_member(-1))
 
     def _feature_names(self) -> list[str] | None:
         return list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None

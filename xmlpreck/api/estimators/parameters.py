@@ -61,6 +61,8 @@ class TrainingParameters(BaseEstimator):
     prune: float | None = None
     unit_norm: bool | None = None
     bias: float | None = None
+    n_dense: int | None = None
+    dense_weight: float | None = None
     tune: bool = True
     calibrate: bool = True
     random_state: int | np.random.RandomState | None = TrainConfig().seed

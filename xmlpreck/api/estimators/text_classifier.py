@@ -92,7 +92,7 @@ class XMLTextClassifier(LabelPredictor, TextParameters):
         check_is_fitted(self, "model_")
         if self.model_.vectorizer is None:
             raise InputError("the model was trained on numbers, not on texts: load it by PrecAtKClassifier.load")
-        return self.model_.vectorizer.transform(as_texts(X))
+        return self.model_.rows_of(as_texts(X))
 
 
 def as_texts(X: Features | Sequence[str]) -> list[str]:

@@ -45,9 +45,11 @@ def parse_object(line: str) -> dict[str, Any]:
         raise ValueError("holds a whole number of thousands of digits: write it as text, or shorter") from None
     if not isinstance(fields, dict):
         raise ValueError(f"holds {line[:40]!r}: each line must be a JSON object in braces")
-    # JSON allows half of a surrogate pair, but no file can hold one.
-    if "\\u" in line and any(0xD800 <= ord(letter) <= 0xDFFF for letter in json.dumps(fields, ensure_ascii=False)):
-        raise ValueError("holds half of a surrogate pair (\\ud800 to \\udfff): no text can hold it")
+    if "\\u" in line:
+        try:  # JSON allows half of a surrogate pair, but no file can hold one
+            json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("holds half of a surrogate pair (\\ud800 to \\udfff): no text can hold it") from None
     return fields
 
 

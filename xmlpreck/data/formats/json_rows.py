@@ -124,14 +124,19 @@ class RowParser:
         try:
             fields = parse_object(_decode(line, number))
             given_id = _id_of(fields)
-            row_id = number - 1 if given_id is None else given_id
-            if isinstance(fields.get("text"), str):
-                if not self.takes_text:
-                    raise ValueError("the model was trained on numbers, not on texts: give it rows of numbers")
-                return JsonRow(row_id, fields["text"], None)
-            return JsonRow(row_id, None, self._features(fields))
+            return self.parse_fields(fields, number - 1)
         except (ValueError, RecursionError) as error:
             return BadLine(number, str(error), given_id)
+
+    def parse_fields(self, fields: dict[str, Any], number: int) -> JsonRow:
+        """Return the row of a parsed object; its id, else `number`. Raise ValueError if it has none."""
+        given_id = _id_of(fields)
+        row_id = number if given_id is None else given_id
+        if isinstance(fields.get("text"), str):
+            if not self.takes_text:
+                raise ValueError("the model was trained on numbers, not on texts: give it rows of numbers")
+            return JsonRow(row_id, fields["text"], None)
+        return JsonRow(row_id, None, self._features(fields))
 
     def _features(self, fields: dict[str, Any]) -> csr_array:
         """Return the features as one row; names that the model does not know are left out, like unknown words."""

@@ -62,20 +62,22 @@ def write_found(
     label_names: list[str] | None = None,
     style: TableStyle = WIDE,
     k: int | None = None,
+    label_ids: list[str] | None = None,
 ) -> None:
     """Write predictions with the ids of their rows, where the format of the suffix has a column for them.
 
-    A wide table has columns for `k` labels (None: as many as the first block has).
+    A wide table has columns for `k` labels (None: as many as the first block has). `label_ids` are the stable ids of a
+    vocabulary, written beside the names.
     """
     kind = prediction_kind(path)
     parts = ((ids, block, _as_matrix(path, block, n_labels)) for ids, block in found)
     if kind not in TABLES:
-        _WRITERS[kind](path, parts, n_labels, label_names)
+        _WRITERS[kind](path, parts, n_labels, label_names, label_ids)
         return
     first = next(parts, None)
     blocks = [] if first is None else chain([first], parts)
     width = k if k is not None else 0 if first is None else first[1].labels.shape[1]
-    write_table(path, ((ids, block) for ids, block, _ in blocks), label_names, style, width)
+    write_table(path, ((ids, block) for ids, block, _ in blocks), label_names, style, width, label_ids)
 
 
 def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
@@ -90,11 +92,11 @@ def _as_matrix(path: AnyPath, topk: TopK, n_labels: int) -> csr_array:
     return check_matrix(matrix, path, "label")
 
 
-def _write_npz(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
+def _write_npz(path: AnyPath, parts: Parts, n_labels: int, *_: list[str] | None) -> None:
     save_csr(path, stack_rows([matrix for _, _, matrix in parts] or [csr_array((0, n_labels), dtype=np.float32)]))
 
 
-def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None) -> None:
+def _write_text(path: AnyPath, parts: Parts, n_labels: int, *_: list[str] | None) -> None:
     with Spool(path) as spool:
         for matrix in (matrix for _, _, matrix in parts):
             # Scores must be positive: the repository's Matlab evaluator marks a chosen label by 0, and sparse files
@@ -105,41 +107,47 @@ def _write_text(path: AnyPath, parts: Parts, n_labels: int, _: list[str] | None)
         spool.write_under(f"{spool.n_items} {n_labels}")
 
 
-def json_lines(topk: TopK, label_names: list[str] | None, ids: Iterable[Any]) -> Iterator[str]:
-    """Format each row as an object: its id, its labels by descending score, and their names; or a line's error."""
+def json_lines(
+    topk: TopK, label_names: list[str] | None, ids: Iterable[Any], label_ids: list[str] | None = None
+) -> Iterator[str]:
+    """Format each row as an object: its id, its labels by descending score, their ids and names; or a line's error."""
     for row, labels, scores in zip(ids, topk.labels.tolist(), topk.scores.astype(float).tolist(), strict=True):
         if isinstance(row, BadLine):
             yield json.dumps(row.to_dict(), ensure_ascii=False)
             continue
         chosen = [label for label in labels if label >= 0]
-        names = {} if label_names is None else {"names": [label_names[label] for label in chosen]}
+        texts = {"label_ids": label_ids, "names": label_names}
+        names = {what: [of[label] for label in chosen] for what, of in texts.items() if of is not None}
         # The shortest digits that restore the float32.
         shown = [float(f"{score:.9g}") for score, label in zip(scores, labels, strict=True) if label >= 0]
         yield json.dumps({"row": row, "labels": chosen, **names, "scores": shown}, ensure_ascii=False)
 
 
-def _write_json(path: AnyPath, parts: Parts, _: int, label_names: list[str] | None) -> None:
-    write_lines(path, (line for ids, topk, _ in parts for line in json_lines(topk, label_names, ids)))
+def _write_json(
+    path: AnyPath, parts: Parts, _: int, label_names: list[str] | None, label_ids: list[str] | None
+) -> None:
+    write_lines(path, (line for ids, topk, _ in parts for line in json_lines(topk, label_names, ids, label_ids)))
 
 
-def _write_parquet(path: AnyPath, parts: Parts, n_labels: int, label_names: list[str] | None) -> None:
+def _write_parquet(
+    path: AnyPath, parts: Parts, n_labels: int, label_names: list[str] | None, label_ids: list[str] | None
+) -> None:
     kinds = {"row": pa.int64(), "labels": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
-    if label_names is not None:
-        kinds["names"] = pa.list_(pa.string())
+    texts = {"names": label_names, "label_ids": label_ids}
+    known = {what: pa.array(of, pa.string()) for what, of in texts.items() if of is not None}
+    kinds |= dict.fromkeys(known, pa.list_(pa.string()))
     first = next(parts, None)
     has_ids = first is not None and not isinstance(first[0], range)
     if has_ids:
         kinds["id"] = pa.string()
     schema = pa.schema(kinds, {"n_labels": str(n_labels)})
-    names = pa.array(label_names or [], pa.string())
     start = 0
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
         for ids, topk, matrix in [] if first is None else chain([first], parts):
             chosen = topk.labels >= 0
             labels = pa.array(topk.labels[chosen], pa.int32())
             flat = [labels, pa.array(topk.scores[chosen], pa.float32())]
-            if label_names is not None:
-                flat.append(names.take(labels))
+            flat += [of.take(labels) for of in known.values()]
             offsets = pa.array(matrix.indptr, pa.int32())
             rows = pa.array(np.arange(start, start + matrix.shape[0], dtype=np.int64))
             lists = [pa.ListArray.from_arrays(offsets, column) for column in flat]
@@ -148,7 +156,7 @@ def _write_parquet(path: AnyPath, parts: Parts, n_labels: int, label_names: list
             start += matrix.shape[0]
 
 
-_WRITERS: dict[str, Callable[[AnyPath, Parts, int, list[str] | None], None]] = {
+_WRITERS: dict[str, Callable[[AnyPath, Parts, int, list[str] | None, list[str] | None], None]] = {
     ".parquet": _write_parquet,
     ".npz": _write_npz,
     ".txt": _write_text,

@@ -41,8 +41,12 @@ def write_table(
     label_names: list[str] | None,
     style: TableStyle,
     n_columns: int,
+    label_ids: list[str] | None = None,
 ) -> None:
-    """Write (ids, labels) of rows. A range of ids is row numbers; others are a column of their own."""
+    """Write (ids, labels) of rows. A range of ids is row numbers; others are a column of their own.
+
+    Where labels have stable ids, these are written as the labels, with a column of names beside them.
+    """
     delimiter, decimal = EXCEL.get(style.excel or "", ("\t" if Path(path).suffix == ".tsv" else ",", "."))
     encoding, end = ("utf-8", "\n") if style.excel is None else ("utf-8-sig", "\r\n")
 
@@ -54,9 +58,14 @@ def write_table(
     def number(score: float) -> str:
         return f"{score:.9g}".replace(".", decimal)
 
-    def name(label: int) -> Any:
-        return label if label_names is None else text(label_names[label])
+    of_label = [texts for texts in (label_ids, label_names) if texts is not None]
 
+    def names(label: int) -> list[Any]:
+        return [text(texts[label]) for texts in of_label]
+
+    heading = ["label_id", "name"][2 - len(of_label) :] if of_label else []
+
+    n_cells = n_columns * (1 + max(len(of_label), 1))  # of a wide line
     make = _wide_lines if style.layout == "wide" else _long_lines
     with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding=encoding) as stream:
         writer = csv.writer(stream, delimiter=delimiter, lineterminator=end)
@@ -64,20 +73,21 @@ def write_table(
         for ids, top in blocks:
             has_ids = not isinstance(ids, range)
             if start == 0:
-                writer.writerow(_header(style, has_ids, label_names is not None, n_columns))
+                writer.writerow(_header(style, has_ids, heading, n_columns))
             rows = _lists(top)
             heads = [[start + i, *([text(ids[i])] if has_ids else [])] for i in range(len(rows))]
-            writer.writerows(make(heads, rows, name, number, n_columns))
+            writer.writerows(make(heads, rows, names, number, n_cells))
             start += len(rows)
         if start == 0:
-            writer.writerow(_header(style, False, label_names is not None, n_columns))
+            writer.writerow(_header(style, False, heading, n_columns))
 
 
-def _header(style: TableStyle, has_ids: bool, has_names: bool, n_columns: int) -> list[str]:
+def _header(style: TableStyle, has_ids: bool, heading: list[str], n_columns: int) -> list[str]:
     head = ["row", *(["id"] if has_ids else [])]
     if style.layout == "long":
-        return [*head, "rank", "label", *(["name"] if has_names else []), "score"]
-    return [*head, *(f"{what} {rank}" for rank in range(1, n_columns + 1) for what in ("label", "score"))]
+        return [*head, "rank", "label", *heading, "score"]
+    of_rank = ["label", *heading[1:], "score"]
+    return [*head, *(f"{what} {rank}" for rank in range(1, n_columns + 1) for what in of_rank)]
 
 
 def _lists(top: TopK) -> list[list[tuple[int, float]]]:
@@ -88,14 +98,13 @@ def _lists(top: TopK) -> list[list[tuple[int, float]]]:
     ]
 
 
-def _wide_lines(heads: Any, rows: Any, name: Any, number: Any, n_columns: int) -> Iterator[list[Any]]:
+def _wide_lines(heads: Any, rows: Any, names: Any, number: Any, n_cells: int) -> Iterator[list[Any]]:
     for head, labels in zip(heads, rows, strict=True):
-        cells = [cell for label, score in labels for cell in (name(label), number(score))]
-        yield head + cells + [""] * (2 * n_columns - len(cells))
+        cells = [cell for label, score in labels for cell in (*(names(label) or [label]), number(score))]
+        yield head + cells + [""] * (n_cells - len(cells))
 
 
-def _long_lines(heads: Any, rows: Any, name: Any, number: Any, _: int) -> Iterator[list[Any]]:
+def _long_lines(heads: Any, rows: Any, names: Any, number: Any, _: int) -> Iterator[list[Any]]:
     for head, labels in zip(heads, rows, strict=True):
         for rank, (label, score) in enumerate(labels, start=1):
-            named = name(label)
-            yield [*head, rank, label, *([] if named is label else [named]), number(score)]
+            yield [*head, rank, label, *names(label), number(score)]

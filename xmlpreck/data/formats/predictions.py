@@ -22,6 +22,7 @@ from xmlpreck.config import parse_whole
 from xmlpreck.data.dataset import MAX_ID, TopK, build_csr, check_offsets, regroup
 from xmlpreck.data.formats.npz import read_matrix, read_shape
 from xmlpreck.data.formats.prediction_output import TABLES, prediction_kind
+from xmlpreck.data.formats.prediction_table_input import PredictionTable
 from xmlpreck.data.formats.repository import SCORES, read_header
 from xmlpreck.files import AnyPath, FormatError, first_line
 from xmlpreck.files.contents import line_blocks, numbered_lines, read_head, reading_as
@@ -32,6 +33,7 @@ DEPTH = 100
 _ROWS_AT_ONCE, _DENSE_ENTRIES = 8192, 1 << 20
 # All rows of a block are padded to the longest; a block that exceeds both limits is refused.
 _MAX_PADDED_ENTRIES, _MAX_PADDING_RATIO = 1 << 26, 50
+_MAX_ROWS_PER_LINE = 1000
 # The smallest float64 that becomes an infinite float32.
 _FLOAT32_END = 2.0**128 - 2.0**103
 _DROPS = "; --fix drops such entries"
@@ -141,12 +143,18 @@ def _pad(path: AnyPath, matrix: csr_array) -> TopK:
 
 
 def open_predictions(
-    path: AnyPath, n_rows: int | None = None, n_labels: int | None = None, fix: bool = False, depth: int = DEPTH
+    path: AnyPath,
+    n_rows: int | None = None,
+    n_labels: int | None = None,
+    fix: bool = False,
+    depth: int = DEPTH,
+    label_names: list[str] | None = None,
 ) -> Predictions:
     """Open predictions by suffix; `n_rows` and `n_labels` are the sizes that they must have.
 
     `.parquet` and `.jsonl` have labels and scores; `.npz` a scipy matrix; `.txt` and `.txt.gz` a matrix under a
-    header, or the lists of napkinXC or omikuji; `.npy` scores of all labels, of which the best `depth` are taken.
+    header, or the lists of napkinXC or omikuji; `.npy` scores of all labels, of which the best `depth` are taken;
+    `.csv` and `.tsv` what `predict` writes, in which labels may have names.
 
     Errors are refused. With `fix` they are repaired and counted: labels out of range and scores that are not finite
     are dropped, the higher score of a duplicate label is kept, lists whose scores rise and Parquet rows out of order
@@ -160,7 +168,7 @@ def open_predictions(
     elif file.suffix == ".jsonl":
         source = _Source(_count_lines(file)[0], None, partial(_read_json, file), line_of_row_0=1, is_ranked=True)
     elif file.suffix in TABLES:
-        raise FormatError(f"{path}: CSV is not read again: write .parquet or .jsonl to evaluate predictions")
+        source = _open_table(PredictionTable(file, label_names), n_rows)
     elif prediction_kind(file) == ".npz":
         source = _Source(*read_shape(file), partial(_read_npz, file))
     else:
@@ -283,6 +291,32 @@ def _parse_json(path: Path, number: int, line: str) -> tuple[np.ndarray, np.ndar
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         shown = f"has no {error}" if isinstance(error, KeyError) else first_line(error)
         raise FormatError(f"{path}:{number}: is not a prediction: {shown:.100}") from None
+
+
+def _open_table(table: PredictionTable, n_rows: int | None) -> _Source:
+    """Open a table. Rows at the end without labels have no line in the long layout: the data decides."""
+    n_found = n_lines = 0
+    for line in table.lines():
+        n_found, n_lines = line.row + 1, n_lines + 1
+    if n_found > _MAX_ROWS_PER_LINE * (n_lines + 1000):  # a few lines must not ask for all memory
+        raise FormatError(f"{table.path}: has labels for {n_lines} rows, but the last is row {n_found - 1}")
+    if table.is_long and n_rows is not None:
+        n_found = max(n_found, n_rows)
+    return _Source(n_found, None, partial(_read_table, table, n_found))
+
+
+def _read_table(table: PredictionTable, n_rows: int, n_labels: int, _: Counter[str] | None) -> _Parts:
+    lines = table.lines()
+    start = 0
+    while start < n_rows:
+        batch = list(islice(lines, _ROWS_AT_ONCE))
+        stop = n_rows if len(batch) < _ROWS_AT_ONCE else batch[-1].row + 1
+        labels = np.array([label for line in batch for label in line.labels], np.int64)
+        with np.errstate(over="ignore"):
+            scores = np.array([score for line in batch for score in line.scores], np.float64).astype(np.float32)
+        row_of = np.repeat([line.row for line in batch], [len(line.labels) for line in batch]).astype(np.int64)
+        yield range(start, stop), _Entries(row_of, labels, scores)
+        start = stop
 
 
 # --- matrices

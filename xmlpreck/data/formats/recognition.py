@@ -12,10 +12,12 @@ from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import HEAD_BYTES, read_head
 
 NUMERIC_FORMATS = ("repository", "pair", "libsvm", "npz", "split")
+READ_NUMBERS = (*NUMERIC_FORMATS, "npy")  # dense rows alone, which are not written
 WRITTEN_DOCUMENTS = ("jsonl", "fasttext")
-TABLES = ("csv", "tsv", "parquet")
+DELIMITED = ("csv", "tsv")
+TABLES = (*DELIMITED, "parquet")
 DOCUMENT_FORMATS = (*WRITTEN_DOCUMENTS, *TABLES, "fulltext")
-FORMATS = NUMERIC_FORMATS + DOCUMENT_FORMATS
+FORMATS = READ_NUMBERS + DOCUMENT_FORMATS
 
 SPLITS = ("train", "test")
 SHORT_NAMES = {"train": "trn", "test": "tst"}
@@ -34,6 +36,7 @@ _TEXT_NAMES = (
     "{long}.tsv",
 )
 _NPZ_NAMES = ("X_{long}.npz", "X.{short}.npz")
+_DENSE_NAME = "E_{long}.npy"
 
 _INTEGERS = re.compile(rb"[ \t]*\d+(?:[ \t]+\d+)*[ \t\r]*")
 _PAIRS = rb"(?:[ \t]+\d+:[-+.\deE]+)*[ \t\r]*"
@@ -59,8 +62,15 @@ def check_format(format: str) -> None:
         raise FormatError(f"format {format!r} is not known: choose one of {', '.join(FORMATS)}")
 
 
+def is_dense_file(path: Path) -> bool:
+    """Tell whether a file of rows is of dense ones, whose labels are in another: `Y_train.npz` of `E_train.npy`."""
+    return path.suffix == ".npy" and path.is_file()
+
+
 def partner(path: Path) -> Path:
     """Return the file of labels of a file of rows: `Y_train.npz` of `X_train.npz`, `trn_X_Y.txt` of `trn_X_Xf.txt`."""
+    if is_dense_file(path) and path.name.startswith("E"):
+        return path.with_name(f"Y{path.stem[1:]}.npz")
     if path.suffix == ".npz" and path.name.startswith("X"):
         return path.with_name("Y" + path.name[1:])
     if "X_Xf" in path.name:
@@ -99,6 +109,8 @@ def recognise_file(path: Path) -> str:
     shown = repr(lines[0][:60].decode("utf-8", "replace"))
     if head.startswith(b"PK\x03\x04"):
         return "npz"
+    if head.startswith(b"\x93NUMPY"):
+        return "npy"
     foreign = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), None)
     if not head or foreign:
         shown = foreign or "nothing: the file is empty"
@@ -134,6 +146,8 @@ def list_files(folder: Path, split: str) -> list[Path]:
     """List the files of a folder that may hold the split, by their names."""
     if exact := [folder / name for name in _names(split) if (folder / name).is_file()]:
         return exact
+    if (alone := folder / _DENSE_NAME.format(long=split)).is_file():  # beside other rows it is not a split of its own
+        return [alone]
     # The repository's archives have eurlex_train.txt; filter_labels_train.txt holds no data.
     named = sorted(file for name in _names(split)[:2] for file in folder.glob(f"*_{name}") if file.is_file())
     return [file for file in named if not file.name.startswith("filter_labels")]
@@ -168,6 +182,8 @@ def _choose_file(folder: Path, files: list[Path], format: str) -> Source | None:
         files = [file for file in files if file.suffix == ".npz"]
     elif format == "pair":
         files = [file for file in files if "X_Xf" in file.name]
+    elif format in DELIMITED:  # one format by its content
+        files = [file for file in files if f".{format}" in file.suffixes] or files
     sources = [Source(format, file, folder) for file in files]
     if len(sources) < 2:
         return sources[0] if sources else None
@@ -176,7 +192,8 @@ def _choose_file(folder: Path, files: list[Path], format: str) -> Source | None:
 
 def _seems(source: Source) -> bool:
     try:
-        return recognise_file(source.path) == source.format
+        found = recognise_file(source.path)
+        return found == source.format or {found, source.format} <= {*DELIMITED}
     except FormatError:
         return False
 
@@ -204,7 +221,9 @@ def require_source(path: AnyPath, split: str, format: str | None, kinds: tuple[s
     """Find one split like `find_source`; refuse data that is missing or of the other kind."""
     source = find_source(path, split, format, kinds)
     if source is None:
-        looked_for = f"no {split} data here: looked for {', '.join(_names(split))}, *data.txt with *Split.txt"
+        looked_for = (
+            f"no {split} data here: looked for {', '.join(_names(split))}, E_{split}.npy, *data.txt with *Split.txt"
+        )
         forced = f" as {format}" if format else ""
         raise FormatError(f"{path}: {looked_for + forced if Path(path).is_dir() else 'no such file or folder'}")
     if source.format not in kinds:

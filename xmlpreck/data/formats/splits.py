@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 from scipy.sparse import csr_array
 
 from xmlpreck.data.dataset import (
@@ -21,9 +22,10 @@ from xmlpreck.data.dataset import (
 )
 from xmlpreck.data.formats import columns, documents, fulltext, npz, repository, tables
 from xmlpreck.data.formats.column_choice import ANY, Columns
+from xmlpreck.data.formats.dense_files import read_dense
 from xmlpreck.data.formats.recognition import (
     DOCUMENT_FORMATS,
-    NUMERIC_FORMATS,
+    READ_NUMBERS,
     SHORT_NAMES,
     SPLITS,
     WRITTEN_DOCUMENTS,
@@ -43,7 +45,7 @@ from xmlpreck.files.contents import BLOCK_BYTES, parse_names, read_bytes, write_
 Parts = Iterator[csr_array]
 
 # Formats with rows and labels in two files.
-_PAIRED = ("npz", "pair")
+_PAIRED = ("npz", "npy", "pair")
 _FILE_NAMES = {
     "repository": "{split}.txt",
     "pair": "{short}_X_Xf.txt",
@@ -89,7 +91,10 @@ def _sizes(source: Source, split: str, options: FileOptions) -> Sizes:
             header["n_rows"] = columns.row_ids(source.path, split, options.get("split_column", 0)).size
         return Sizes(**header)
     labels_path = partner(source.path)
-    if source.format == "npz":
+    if source.format == "npy":  # the dense values come beside, see DataLocation.open_dense
+        n_rows, n_features = len(read_dense(source.path)), 0
+        n_label_rows, n_labels = npz.read_shape(labels_path)
+    elif source.format == "npz":
         (n_rows, n_features), (n_label_rows, n_labels) = npz.read_shape(source.path), npz.read_shape(labels_path)
     else:
         n_rows, n_features = repository.read_header(source.path, repository.FEATURES).values()
@@ -116,9 +121,14 @@ def _parts(
 
 def _paired_parts(source: Source, split: str, block_bytes: int | None) -> tuple[Parts, Parts]:
     """Return rows and labels of the formats that have them in two files of as many rows, in parts of any size."""
-    _sizes(source, split, {})
+    sizes = _sizes(source, split, {})
     labels_path = partner(source.path)
-    if source.format == "npz" and block_bytes is None:
+    if source.format == "npy":
+        rows = iter([csr_array((sizes.n_rows, 0), dtype=np.float32)])
+        labels = (
+            npz.read_matrix_rows(labels_path, "label") if block_bytes else iter([npz.read_matrix(labels_path, "label")])
+        )
+    elif source.format == "npz" and block_bytes is None:
         rows, labels = iter([npz.read_matrix(source.path, "feature")]), iter([npz.read_matrix(labels_path, "label")])
     elif source.format == "npz":
         rows, labels = npz.read_matrix_rows(source.path, "feature"), npz.read_matrix_rows(labels_path, "label")
@@ -147,7 +157,7 @@ def _with_names(source: Source, chunks: Iterator[tuple[csr_array, ...]]) -> Iter
 
 def sizes(path: AnyPath, split: str, format: str | None = None, **options: Unpack[FileOptions]) -> Sizes:
     """Find (n_rows, n_features, n_labels) of one split, from its header if it has one."""
-    return _sizes(require_source(path, split, format, NUMERIC_FORMATS), split, options)
+    return _sizes(require_source(path, split, format, READ_NUMBERS), split, options)
 
 
 def read_chunks(
@@ -162,7 +172,7 @@ def read_chunks(
     Only one chunk is in memory. Errors in later rows are raised with their chunk.
     """
     _check_rows_per_chunk(rows_per_chunk)
-    source = require_source(path, split, format, NUMERIC_FORMATS)
+    source = require_source(path, split, format, READ_NUMBERS)
     if source.format not in _PAIRED:
         return _with_names(source, regroup(_parts(source, split, options, BLOCK_BYTES), rows_per_chunk))
     streams = _paired_parts(source, split, BLOCK_BYTES)
@@ -172,7 +182,7 @@ def read_chunks(
 
 def read_split(path: AnyPath, split: str, format: str | None = None, **options: Unpack[FileOptions]) -> Dataset:
     """Read one split of a folder (with the names in `labels.txt` and `features.txt`), or a file as it is."""
-    source = require_source(path, split, format, NUMERIC_FORMATS)
+    source = require_source(path, split, format, READ_NUMBERS)
     if source.format in _PAIRED:
         parts = [list(stream) for stream in _paired_parts(source, split, None)]
     else:

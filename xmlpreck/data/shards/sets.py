@@ -59,6 +59,8 @@ class Shard:
 class ShardSet:
     """The shards of a folder or a URI as one sequence of rows; `ShardSet(shards.path)` opens it in another process."""
 
+    keeper: Any = None  # of a temporary folder, which is removed with the last reference to it
+
     def __init__(self, folder: str | ShardPath, verify: bool | None = None) -> None:
         """Read the manifest and check the size of every file against it, and the sha256 if `verify`.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xmlpreck.config import InputError
-from xmlpreck.data.formats import NUMERIC_FORMATS
+from xmlpreck.data.formats import READ_NUMBERS
 from xmlpreck.data.formats.recognition import Source, require_source
 from xmlpreck.data.formats.repository import write_repository
 from xmlpreck.data.shards import RemotePath, find_shards
@@ -19,7 +19,7 @@ def _find_source(path: str | Path, split: str, format: str | None) -> Source:
     folder = find_shards(path, split)
     if isinstance(folder, RemotePath):
         raise InputError(f"{folder}: only local files can be validated: copy the folder here")
-    return require_source(path, split, format, NUMERIC_FORMATS) if folder is None else Source(SHARDS, folder, folder)
+    return require_source(path, split, format, READ_NUMBERS) if folder is None else Source(SHARDS, folder, folder)
 
 
 def validate(

@@ -24,6 +24,18 @@ FIXES = {
     "features never seen": "",
     "labels never seen": "",
 }
+# Those of raw text, and what whoever made the file should do about it; "" = it may be right as it is.
+ADVICE = {
+    "documents that cannot be read, nor those behind": "mend the file",
+    "documents of another encoding": "decode the file by its own encoding",
+    "labels that differ only in case or blanks": "give them one name",
+    "documents without words": "",
+    "duplicate documents": "",
+    "duplicate documents, with other labels": "",
+    "documents that name all their labels": "",
+    "labels that their texts name": "",
+    "rows without labels": "",
+}
 _N_EXAMPLES = 3
 
 
@@ -44,7 +56,7 @@ class Report:
     path: str
     format: str
     n_rows: int
-    n_features: int
+    n_features: int | None  # None: raw text
     n_labels: int
     problems: list[Problem]
     quantiles: dict[str, list[int]]  # min, 25 %, median, 75 %, max
@@ -59,7 +71,8 @@ class Report:
         return asdict(self) | {"is_clean": self.is_clean}
 
     def to_text(self) -> str:
-        sizes = f"{self.n_rows:,} rows, {self.n_features:,} features, {self.n_labels:,} labels"
+        features = f", {self.n_features:,} features" if self.n_features is not None else ""
+        sizes = f"{self.n_rows:,} rows{features}, {self.n_labels:,} labels"
         lines = [f"{self.path} ({self.format}): {sizes}"]
         for problem in self.problems:
             what = problem.fixed_by if self.written else f"to fix: {problem.fixed_by}"
@@ -79,7 +92,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.examples: dict[str, list[str]] = {kind: [] for kind in FIXES}
+        self.examples: dict[str, list[str]] = {kind: [] for kind in FIXES | ADVICE}
 
     def note(self, kind: str, example: str, count: int = 1) -> None:
         self.counts[kind] += count
@@ -87,5 +100,6 @@ class Findings:
             self.examples[kind].append(example)
 
     def problems(self) -> list[Problem]:
-        found = [kind for kind in FIXES if self.counts[kind]]
-        return [Problem(kind, self.counts[kind], self.examples[kind], FIXES[kind]) for kind in found]
+        known = FIXES | ADVICE
+        found = [kind for kind in known if self.counts[kind]]
+        return [Problem(kind, self.counts[kind], self.examples[kind], known[kind]) for kind in found]

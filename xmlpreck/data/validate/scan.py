@@ -165,7 +165,7 @@ class Scan:
             n_features=self.features.n_columns,
             n_labels=self.labels.n_columns,
             problems=self.found.problems(),
-            quantiles={name: _five_numbers(counts) for name, counts in counted.items() if counts},
+            quantiles={name: five_numbers(counts) for name, counts in counted.items() if counts},
             written=written,
         )
 
@@ -277,7 +277,7 @@ class Scan:
                 self.found.note("zero vectors", where)
 
 
-def _five_numbers(counts: Counter[int]) -> list[int]:
+def five_numbers(counts: Counter[int]) -> list[int]:
     """Return minimum, quartiles and maximum of a histogram."""
     values, weights = np.array(list(counts)), np.array(list(counts.values()))
     quantiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1], weights=weights, method="inverted_cdf")

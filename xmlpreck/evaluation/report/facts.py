@@ -1,7 +1,7 @@
 """Gather the facts of a report, in one pass over the scored rows per run, and over some rows for pruned models."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,10 +9,13 @@ import numpy as np
 from xmlpreck import metrics
 from xmlpreck.config import InputError
 from xmlpreck.data.dataset import Dataset, TopK
-from xmlpreck.data.rows import RowSource, Subset
+from xmlpreck.data.formats.predictions import Predictions
+from xmlpreck.data.rows import RowSource, Subset, read_blocks
 from xmlpreck.data.survey import Survey
+from xmlpreck.evaluation.comparison import BLOCK_ROWS
+from xmlpreck.files.progress import progress_bar
 from xmlpreck.model import Model, bytes_a_weight
-from xmlpreck.model.calibration import Reliability, reliability, uncalibrated
+from xmlpreck.model.calibration import Reliability, reliability
 from xmlpreck.model.choosing import Seen, choice_records, seen_rows
 from xmlpreck.model.pruning import threshold_for_share
 
@@ -32,10 +35,10 @@ SAMPLES = {ALL_FOUND: 4, SOME_FOUND: 3, NONE_FOUND: 3}
 
 @dataclass(frozen=True)
 class Run:
-    """A model and its name in the report."""
+    """A model or a file of predictions, and its name in the report."""
 
     name: str
-    scorer: Model
+    scorer: Model | Predictions
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class ScoredRows:
     source: RowSource
     label_counts: np.ndarray | None = None
     inverse_propensity: np.ndarray | None = None
+    read_texts: Callable[[Sequence[int]], Mapping[int, str]] | None = None  # by row; None where rows are numbers
 
 
 class PrunedFacts(NamedTuple):
@@ -62,16 +66,20 @@ class RunFacts:
     """One run on all rows."""
 
     name: str
-    info: dict[str, Any]  # of model.json: config, data, history
+    info: dict[str, Any] | None  # of model.json: config, data, history; None for a file
     scores: metrics.Scores
     best_scores: np.ndarray  # (n_rows) score of each row's top label
     best_hits: np.ndarray  # (n_rows) whether the top label is right
     outcomes: np.ndarray  # (n_rows) ALL_FOUND, ...
-    reliability: Reliability  # of the probabilities of the top labels, or of the sigmoids of their scores
-    is_calibrated: bool
-    pruned: list[PrunedFacts]
-    seen: Seen  # whether the model was trained or tuned on the rows
-    choices: list[dict[str, Any]]  # made on these rows
+    reliability: Reliability | None = None  # of the probabilities of the top labels, if the model is calibrated
+    pruned: list[PrunedFacts] = field(default_factory=list)  # none for a file
+    seen: Seen | None = None  # whether the model was trained or tuned on the rows; a file does not say
+    choices: list[dict[str, Any]] = field(default_factory=list)  # made on these rows
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What training has recorded of each pass."""
+        return (self.info or {}).get("history", [])
 
 
 class Sample(NamedTuple):
@@ -80,6 +88,7 @@ class Sample(NamedTuple):
     row_id: int
     row: Dataset
     tops: list[TopK]
+    text: str | None
 
 
 @dataclass(frozen=True)
@@ -90,12 +99,12 @@ class Facts:
     samples: list[Sample]
     label_names: list[str] | None
     feature_names: list[str] | None
-    first: Model  # of the first run
+    explained: tuple[int, Model] | None  # the first run that is a model, and its place
 
     @property
     def rows_name(self) -> str:
         """Name the scored rows by their split, or training rows if a run was trained on them."""
-        return "training rows" if any(run.seen.trained for run in self.runs) else f"{self.data.split} rows"
+        return "training rows" if any(run.seen and run.seen.trained for run in self.runs) else f"{self.data.split} rows"
 
 
 def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: bool = False) -> Facts:
@@ -110,19 +119,28 @@ def gather(data: ScoredRows, runs: Sequence[Run], n_threads: int = 1, progress: 
     facts = [_measure(run, data, survey if run is runs[0] else None, n_threads, progress) for run in runs]
     if survey.n_rows_without_labels == survey.n_rows:
         raise InputError(f"{data.name}, split {data.split}: no row has a label to score against")
-    named = runs[0].scorer
+    explained = next(((i, run.scorer) for i, run in enumerate(runs) if isinstance(run.scorer, Model)), None)
     return Facts(
         data,
         survey.to_dict(),
         facts,
         _samples(data, runs, facts[0].outcomes),
-        data.source.label_names or named.label_names,
-        data.source.feature_names or named.feature_names,
-        named,
+        _shown_names(data.source, explained[1] if explained else None),
+        data.source.feature_names or (explained[1].feature_names if explained else None),
+        explained,
     )
 
 
+def _shown_names(source: RowSource, model: Model | None) -> list[str] | None:
+    """Return the names of a model's vocabulary, and those of the data for labels that it does not have."""
+    if model is None or model.vocabulary is None:
+        return source.label_names or (model.label_names if model is not None else None)
+    return [*model.vocabulary.names, *(source.label_names or [])[model.n_labels :]]
+
+
 def _check_fit(run: Run, data: ScoredRows) -> None:
+    if not isinstance(run.scorer, Model):
+        return  # files are held to the data where they are opened
     known, given = ((x.n_features, x.n_labels) for x in (run.scorer, data.source))
     if known[0] != given[0] or known[1] > given[1]:  # raw text may have labels that were not in training
         raise InputError(
@@ -141,29 +159,55 @@ def _measure(run: Run, data: ScoredRows, survey: Survey | None, n_threads: int, 
         n_threads=n_threads,
     )
     parts, predictions = [], []
-    calibration = run.scorer.calibration
-    for block, top in run.scorer.predict_blocks(data.source, max(ks), n_threads, progress):
+    calibration = run.scorer.calibration if isinstance(run.scorer, Model) else None
+    for block, top in _ranked_blocks(run.scorer, data.source, max(ks), n_threads, progress):
         if survey is not None:
             survey.add(block)
         meter.add(top, block.labels)
         hit = metrics.hits(top, block.labels)
         parts.append((top.scores[:, 0], hit[:, 0], _outcomes(hit, np.diff(block.labels.indptr))))
-        probable = uncalibrated(top) if calibration is None else calibration.probabilities(top)
-        predictions.append((probable.scores[top.labels >= 0], hit[top.labels >= 0]))
+        if calibration is not None:
+            is_filled = top.labels >= 0
+            predictions.append((calibration.probabilities(top).scores[is_filled], hit[is_filled]))
     best_scores, best_hits, outcomes = (np.concatenate(part) for part in zip(*parts, strict=True))
-    probabilities, is_right = (np.concatenate(part) for part in zip(*predictions, strict=True))
+    scored = (meter.result(), best_scores, best_hits, outcomes)
+    if not isinstance(run.scorer, Model):
+        return RunFacts(run.name, None, *scored)
     return RunFacts(
         run.name,
         run.scorer.info,
-        meter.result(),
-        best_scores,
-        best_hits,
-        outcomes,
-        reliability(probabilities, is_right),
-        calibration is not None,
+        *scored,
+        None if calibration is None else _reliability(predictions),
         _prune(run.scorer, data.source, n_threads),
         seen_rows(run.scorer, data.source),
         choice_records(run.scorer),
+    )
+
+
+def _reliability(predictions: list[tuple[np.ndarray, np.ndarray]]) -> Reliability:
+    probabilities, is_right = (np.concatenate(part) for part in zip(*predictions, strict=True))
+    return reliability(probabilities, is_right)
+
+
+def _ranked_blocks(
+    scorer: Model | Predictions, source: RowSource, k: int, n_threads: int, progress: bool
+) -> Iterator[tuple[Dataset, TopK]]:
+    """Yield rows and their k first labels, block by block."""
+    if isinstance(scorer, Model):
+        yield from scorer.predict_blocks(source, k, n_threads, progress)
+        return
+    with progress_bar(source.n_rows, "read predictions", progress) as bar:
+        for (_, block), top in zip(read_blocks(source, BLOCK_ROWS), scorer.blocks(BLOCK_ROWS), strict=True):
+            yield block, _first(top, k)
+            bar.update(block.n_rows)
+
+
+def _first(top: TopK, k: int) -> TopK:
+    """Cut or fill lists to k labels."""
+    missing = ((0, 0), (0, max(0, k - top.labels.shape[1])))
+    return TopK(
+        np.pad(top.labels[:, :k], missing, constant_values=-1),
+        np.pad(top.scores[:, :k], missing, constant_values=-np.inf),
     )
 
 
@@ -187,14 +231,29 @@ def _prune(scorer: Model, source: RowSource, n_threads: int) -> list[PrunedFacts
 
 def _samples(data: ScoredRows, runs: Sequence[Run], outcomes: np.ndarray) -> list[Sample]:
     """Draw rows of each outcome in the first run by default_rng(0), in the order of the data."""
-    samples = []
+    chosen: list[int] = []
     for outcome, n_wanted in SAMPLES.items():
         drawn = np.random.default_rng(0).permutation(np.flatnonzero(outcomes == outcome))[:n_wanted]
-        for row_id in np.sort(drawn).tolist():
-            row = data.source.read(row_id, row_id + 1)
-            tops = [run.scorer.predict_topk(row.rows, max(KS)) for run in runs]
-            samples.append(Sample(row_id, row, tops))
-    return samples
+        chosen += np.sort(drawn).tolist()
+    rows = [data.source.read(row_id, row_id + 1) for row_id in chosen]
+    tops = [_tops_of(run.scorer, chosen, rows) for run in runs]
+    texts = {} if data.read_texts is None else data.read_texts(chosen)
+    return [
+        Sample(row_id, rows[i], [of_run[i] for of_run in tops], texts.get(row_id)) for i, row_id in enumerate(chosen)
+    ]
+
+
+def _tops_of(scorer: Model | Predictions, row_ids: Sequence[int], rows: Sequence[Dataset]) -> list[TopK]:
+    """Return the first labels of some rows; those of a file are read in one more pass over it."""
+    k = max(KS)
+    if isinstance(scorer, Model):
+        return [scorer.predict_topk(row.rows, k) for row in rows]
+    found: dict[int, TopK] = {}
+    for start, top in zip(range(0, scorer.n_rows, BLOCK_ROWS), scorer.blocks(BLOCK_ROWS), strict=True):
+        for row_id in row_ids:
+            if 0 <= row_id - start < len(top.labels):
+                found[row_id] = _first(TopK(*(part[row_id - start : row_id - start + 1] for part in top)), k)
+    return [found[row_id] for row_id in row_ids]
 
 
 def label_f1(scores: metrics.Scores) -> np.ndarray:

@@ -11,15 +11,16 @@ from xmlpreck.evaluation.report.facts import Facts, Run, ScoredRows, gather
 from xmlpreck.files import AnyPath
 from xmlpreck.files.contents import write_lines
 
+# Results first, then how they came about. A section returns None where the runs have nothing to say on it.
 SECTIONS = {
-    "Learning": sections.learning,
     "Precision": sections.precision,
-    "Confidence": sections.confidence,
-    "Probabilities": sections.probabilities,
     "Frequent and rare labels": sections.frequency,
     "Best and worst labels": sections.labels,
     "Sample rows": sections.samples,
     "Why": reasons.reasons,
+    "Confidence": sections.confidence,
+    "Probabilities": sections.probabilities,
+    "Learning": sections.learning,
     "How the settings were chosen": tuning.section,
     "Settings": sections.settings,
 }
@@ -39,9 +40,11 @@ def write_report(
 
 def page_of(facts: Facts, made_on: datetime.date) -> str:
     """Format the whole page."""
-    ids = {title: title.split()[0].lower() for title in SECTIONS}
-    links = "".join(f'<a href="#{ids[title]}">{title}</a>' for title in SECTIONS)
-    body = "".join(_section(ids[title], title, *make(facts)) for title, make in SECTIONS.items())
+    found = {title: make(facts) for title, make in SECTIONS.items()}
+    shown = {title: part for title, part in found.items() if part is not None}
+    ids = {title: title.split()[0].lower() for title in shown}
+    links = "".join(f'<a href="#{ids[title]}">{title}</a>' for title in shown)
+    body = "".join(_section(ids[title], title, *part) for title, part in shown.items())
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     # The policy forbids scripts and loading, whatever is in the page; the empty icon stops requests for one.
     return f"""<!doctype html>

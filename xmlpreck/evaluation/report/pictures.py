@@ -1,6 +1,6 @@
 """Draw the pictures of a report, each from the facts of one or several runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from xmlpreck.evaluation.report import drawing
 from xmlpreck.evaluation.report.drawing import INK, MUTED, RUN_COLOURS, Picture, draw, look
 from xmlpreck.evaluation.report.facts import KEPT_SHARES, RunFacts
+from xmlpreck.model.calibration import Reliability
 
 COVERAGE_POINTS = 150
 HISTOGRAM_BINS = 32
@@ -25,7 +26,7 @@ def learning(runs: Sequence[RunFacts]) -> list[Picture]:
 
 
 def _past(run: RunFacts, name: str) -> list[Any]:
-    return [facts[name] for facts in run.info.get("history", [])]
+    return [facts[name] for facts in run.history]
 
 
 def _over_time(title: str, text: str, by: str, paint: Callable[[Any], None], unit: str, **settings: Any) -> Picture:
@@ -113,23 +114,22 @@ def precision(runs: Sequence[RunFacts]) -> Picture:
 
 
 def model_size(runs: Sequence[RunFacts]) -> Picture:
-    """Draw the precision of pruned models by their size."""
-    names = [name for name in ("P@1", "P@5") if name in runs[0].pruned[0].precision]
+    """Draw the precision of pruned models by their size; files of predictions have none."""
+    models = {index: run.pruned for index, run in enumerate(runs) if run.pruned}
+    first = next(iter(models.values()))[0]
+    names = [name for name in ("P@1", "P@5") if name in first.precision]
 
     def paint(axes: Any) -> None:
-        sizes = [np.array([pruned.n_bytes for pruned in run.pruned]) / 1e6 for run in runs]
-        for index, run in enumerate(runs):
+        sizes = {index: np.array([one.n_bytes for one in pruned]) / 1e6 for index, pruned in models.items()}
+        for index, pruned in models.items():
             for line, name in enumerate(names):
-                axes.plot(sizes[index], [pruned.precision[name] for pruned in run.pruned], **look(index, line))
+                axes.plot(sizes[index], [one.precision[name] for one in pruned], **look(index, line))
         axes.set_xscale("log")
-        drawing.log_axis(axes.xaxis, np.concatenate(sizes))
+        drawing.log_axis(axes.xaxis, np.concatenate(list(sizes.values())))
         drawing.explain_dashes(axes, names)
 
     shares = ", ".join(f"{100 * share:g}%" for share in KEPT_SHARES[1:])
-    text = (
-        f"From right to left: all weights, then only the largest {shares} of them, "
-        f"scored on {runs[0].pruned[0].n_rows:,} rows."
-    )
+    text = f"From right to left: all weights, then only the largest {shares} of them, scored on {first.n_rows:,} rows."
     return draw("size", "Precision of smaller models", text, paint, "P@k (%)", xlabel="weights on disk (MB)")
 
 
@@ -179,19 +179,20 @@ def histogram(runs: Sequence[RunFacts], index: int) -> Picture:
     return draw(f"histogram {index}", title, text, paint, "rows", xlabel="score of the best label")
 
 
-def reliability(runs: Sequence[RunFacts]) -> Picture:
-    """Draw observed frequencies by predicted probability."""
+def reliability(runs: Mapping[int, Reliability]) -> Picture:
+    """Draw observed frequencies by predicted probability, for runs by their place."""
 
     def paint(axes: Any) -> None:
         axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 1.5)))
-        for index, run in enumerate(runs):
-            predicted, observed, counts = run.reliability[:3]
+        for index, measured in runs.items():
+            predicted, observed, counts = measured[:3]
             half = Z_95 * np.sqrt(observed * (1 - observed) / counts)
             low, high = np.clip([observed - half, observed + half], 0, 1)
             axes.vlines(100 * predicted, 100 * low, 100 * high, color=RUN_COLOURS[index], linewidth=1.5)
             axes.plot(100 * predicted, 100 * observed, **look(index))
 
-    n_bins, n_labels = len(runs[0].reliability.counts), runs[0].reliability.counts.sum()
+    counts = next(iter(runs.values())).counts
+    n_bins, n_labels = len(counts), counts.sum()
     text = (
         f"On the dotted line, probabilities equal frequencies; below it, labels are right less often. Each point is "
         f"1/{n_bins} of {n_labels:,} predicted labels; whiskers: 95% intervals."
@@ -200,12 +201,12 @@ def reliability(runs: Sequence[RunFacts]) -> Picture:
     return draw("reliability", "Predicted and observed", text, paint, "labels that are right (%)", **settings)
 
 
-def spread(runs: Sequence[RunFacts]) -> Picture:
-    """Draw the distribution of the probabilities."""
+def spread(runs: Mapping[int, Reliability]) -> Picture:
+    """Draw the distribution of the probabilities, for runs by their place."""
 
     def paint(axes: Any) -> None:
-        for index, run in enumerate(runs):
-            share = 100 * run.reliability.spread / run.reliability.spread.sum()
+        for index, measured in runs.items():
+            share = 100 * measured.spread / measured.spread.sum()
             edges = np.linspace(0, 100, len(share) + 1)
             if len(runs) == 1:  # several would cover each other
                 axes.stairs(share, edges, fill=True, color=RUN_COLOURS[index], alpha=0.12)

@@ -1,4 +1,4 @@
-"""Format the parts of a report, each as (words for the margin, HTML beside them).
+"""Format the parts of a report, each as (words for the margin, HTML beside them), or None to leave it out.
 
 Every name is escaped and in <bdi>: names come from data, and one in a right-to-left script must not reverse a line.
 """
@@ -22,6 +22,7 @@ from xmlpreck.metrics import REPORTED_KS, Estimate, hits
 FAMILIES = {"P": "precision P@k", "nDCG": "nDCG@k", "PSP": "propensity-scored PSP@k"}
 LABELS_SHOWN = 10
 WORDS_SHOWN = 8
+TEXT_SHOWN = 400  # characters of a sample's text
 ANSWERED_SHARE = 50
 
 
@@ -45,9 +46,13 @@ def of_run(facts: Facts, index: int) -> str:
     return f": {run_name(facts, index)}" if len(facts.runs) > 1 else ""
 
 
-def bold(value: float, is_best: bool) -> str:
-    """Format a value, in bold if it is the best."""
-    return f"<strong>{value:.2f}</strong>" if is_best else f"{value:.2f}"
+def clear_best(estimates: Sequence[Estimate]) -> int | None:
+    """Return the place of the estimate whose interval lies above all others, None if there is none."""
+    bounds = [(one.low, one.high) for one in estimates if one.low is not None and one.high is not None]
+    if len(estimates) < 2 or len(bounds) < len(estimates):
+        return None
+    best = max(range(len(bounds)), key=bounds.__getitem__)
+    return best if all(bounds[best][0] > high for place, (_, high) in enumerate(bounds) if place != best) else None
 
 
 def paragraphs(*texts: str) -> str:
@@ -113,18 +118,18 @@ def header(facts: Facts, made_on: datetime.date) -> str:
 
 def warnings(facts: Facts) -> str:
     """Warn of each run whose scores are biased because it was trained or tuned on the rows."""
-    texts = (f"{named(run.name)} {text}." for run in facts.runs for text in run.seen.notes())
+    texts = (f"{named(run.name)} {text}." for run in facts.runs if run.seen for text in run.seen.notes())
     return "".join(f'<p class="warning" role="note">{text}</p>\n' for text in texts)
 
 
 def summary(facts: Facts) -> str:
-    """Format P@k, nDCG@k and PSP@k of each run; the best of several is in bold."""
+    """Format P@k, nDCG@k and PSP@k of each run; one that is clearly better than all others is in bold."""
     scores = facts.runs[0].scores
     # nDCG@1 is P@1.
     measures = {family: [f"{family}@{k}" for k in REPORTED_KS if (family, k) != ("nDCG", 1)] for family in FAMILIES}
     shown = {family: [name for name in names if name in scores.values] for family, names in measures.items()}
     names = [name for of_family in shown.values() for name in of_family]
-    best = {name: max(run.scores.values[name].value for run in facts.runs) for name in names}
+    best = {name: clear_best([run.scores.values[name] for run in facts.runs]) for name in names}
     groups = "".join(
         f'<th scope="colgroup" colspan="{len(of_family)}">{FAMILIES[family]}</th>'
         for family, of_family in shown.items()
@@ -136,8 +141,9 @@ def summary(facts: Facts) -> str:
         cells = []
         for name in names:
             estimate = run.scores.values[name]
-            value = bold(estimate.value, len(facts.runs) > 1 and estimate.value == best[name])
-            cells.append(f"<td>{value}<small>{interval(estimate)}</small></td>")
+            value = f"{estimate.value:.2f}"
+            shown_value = f"<strong>{value}</strong>" if index == best[name] else value
+            cells.append(f"<td>{shown_value}<small>{interval(estimate)}</small></td>")
         rows.append(f'<tr><th scope="row" class="name">{run_name(facts, index)}</th>{"".join(cells)}</tr>')
     content = (
         f'<table class="summary"><thead><tr><td></td>{groups}</tr><tr><th scope="col">run</th>{heads}</tr></thead>'
@@ -146,25 +152,33 @@ def summary(facts: Facts) -> str:
     n_empty = scores.n_rows_without_labels
     empty = f" Rows without labels score 0; there are {n_empty:,} of them." if n_empty else ""
     words = f"In per cent, convention <i>{scores.convention}</i>; below each figure its 95% bootstrap interval.{empty}"
+    if len(facts.runs) > 1:
+        words += " Bold: the interval lies above those of all other runs."
     return f'{scrolling("Summary", content)}<p class="note">{words}</p>'
 
 
-def learning(facts: Facts) -> tuple[str, str]:
+def learning(facts: Facts) -> tuple[str, str] | None:
+    if all(run.info is None for run in facts.runs):
+        return None
     words = ["Each pass reads every training row once."]
     for run in facts.runs:
-        if history := run.info.get("history"):
+        if history := run.history:
             seconds = sum(one["seconds"] for one in history)
             words.append(f"{named(run.name)}: {len(history)} passes in {seconds:,.1f} seconds.")
-    if not any(run.info.get("history") for run in facts.runs):
+    if not any(run.history for run in facts.runs):
         return paragraphs("The models have no history of their training."), ""
     shown = pictures.learning(facts.runs)
     if not any("Held-out" in picture.title for picture in shown):
         words.append("No rows were held out; <code>--heldout 0.1</code> adds their precision after each pass.")
-    return paragraphs(*words) + legend(facts), figures(shown)
+    return paragraphs(*words) + legend(facts), details("Learning curves", figures(shown))
 
 
 def precision(facts: Facts) -> tuple[str, str]:
-    words = "A smaller model keeps the largest weights only, and is faster and lighter to serve."
+    words = []
+    shown = [pictures.precision(facts.runs)]
+    if any(run.pruned for run in facts.runs):
+        words.append("A smaller model keeps the largest weights only, and is faster and lighter to serve.")
+        shown.append(pictures.model_size(facts.runs))
     names = list(facts.runs[0].scores.values)
     heads, rows = ["measure"], [[name] for name in names]
     for index, run in enumerate(facts.runs):
@@ -172,8 +186,7 @@ def precision(facts: Facts) -> tuple[str, str]:
         for row, name in zip(rows, names, strict=True):
             row += [f"{run.scores.values[name].value:.2f}", interval(run.scores.values[name])]
     everything = details("All measures, in per cent", table("All measures", heads, rows))
-    shown = figures([pictures.precision(facts.runs), pictures.model_size(facts.runs)])
-    return paragraphs(words) + legend(facts), shown + everything
+    return paragraphs(*words) + legend(facts), figures(shown) + everything
 
 
 def confidence(facts: Facts) -> tuple[str, str]:
@@ -190,27 +203,26 @@ def confidence(facts: Facts) -> tuple[str, str]:
     return paragraphs(*words) + legend(facts), figures(shown)
 
 
-def probabilities(facts: Facts) -> tuple[str, str]:
+def probabilities(facts: Facts) -> tuple[str, str] | None:
+    found = {index: run.reliability for index, run in enumerate(facts.runs) if run.reliability is not None}
+    if not found:
+        return None
     k = facts.runs[0].scores.ks[-1]
     words = [f"Of the labels with a probability of 70%, are 70 in 100 right? Over the top {k} labels of every row."]
-    for run in facts.runs:
-        error, brier = 100 * run.reliability.ece, run.reliability.brier
-        words.append(f"{named(run.name)}: expected calibration error {error:.1f}%, Brier score {brier:.3f}.")
-    if bare := [named(run.name) for run in facts.runs if not run.is_calibrated]:
-        words.append(
-            f"Not calibrated: {', '.join(bare)}. Shown is the sigmoid of the scores, which is no probability; "
-            "<code>xmlpreck calibrate</code> learns probabilities from held-out rows."
-        )
+    for index, measured in found.items():
+        error, name = 100 * measured.ece, named(facts.runs[index].name)
+        words.append(f"{name}: expected calibration error {error:.1f}%, Brier score {measured.brier:.3f}.")
+    if bare := [named(run.name) for index, run in enumerate(facts.runs) if index not in found]:
+        words.append(f"Without probabilities: {', '.join(bare)}.")
     rows = (
         [run_name(facts, index), f"{100 * predicted:.1f}", f"{100 * observed:.1f}", f"{count:,}"]
-        for index, run in enumerate(facts.runs)
-        for predicted, observed, count in zip(*run.reliability[:3], strict=True)
+        for index, measured in found.items()
+        for predicted, observed, count in zip(*measured[:3], strict=True)
     )
     heads = ("run", "predicted (%)", "right (%)", "labels")
     numbers = details("The numbers", table("Predicted and observed", heads, rows))
-    return paragraphs(*words) + legend(facts), figures(
-        [pictures.reliability(facts.runs), pictures.spread(facts.runs)]
-    ) + numbers
+    shown = figures([pictures.reliability(found), pictures.spread(found)])
+    return paragraphs(*words) + legend(facts), shown + numbers
 
 
 def frequency(facts: Facts) -> tuple[str, str]:
@@ -279,7 +291,11 @@ def _sample(facts: Facts, sample: Sample) -> str:
 
 
 def _words(facts: Facts, sample: Sample) -> str:
-    """Name the features of the row with the largest values."""
+    """Show the beginning of the row's text, or name its features with the largest values."""
+    if sample.text is not None:
+        text = " ".join(sample.text[: 4 * TEXT_SHOWN].split())
+        more = "\N{HORIZONTAL ELLIPSIS}" if len(text) > TEXT_SHOWN else ""
+        return f'<p class="text" dir="auto">{escape(text[:TEXT_SHOWN])}{more}</p>'
     if not facts.feature_names:
         return ""
     rows = sample.row.rows
@@ -304,20 +320,23 @@ def _predicted(facts: Facts, sample: Sample, top: TopK) -> str:
     return f"<ol>{''.join(items)}</ol>" + (f'<p class="missed"><b>Missed:</b> {names}</p>' if missed else "")
 
 
-def settings(facts: Facts) -> tuple[str, str]:
+def settings(facts: Facts) -> tuple[str, str] | None:
+    shown = "".join(_setting(facts, index, run.info) for index, run in enumerate(facts.runs) if run.info is not None)
+    if not shown:
+        return None
     words = (
         "All settings of each run, to be saved as a TOML file.",
         "The same settings, seed and rows give the same bits for any number of threads.",
     )
-    return paragraphs(*words), "<div>" + "".join(_setting(facts, index) for index in range(len(facts.runs))) + "</div>"
+    return paragraphs(*words), f"<div>{shown}</div>"
 
 
-def _setting(facts: Facts, index: int) -> str:
+def _setting(facts: Facts, index: int, info: dict[str, Any]) -> str:
     run = facts.runs[index]
-    about = run.info.get("data", {})
+    about = info.get("data", {})
     trained = f"Trained on {about['n_rows']:,} rows, SHA-256 <code>{escape(about['sha256'])}</code>." if about else ""
     trained += "".join(f" {_choice(record)}" for record in run.choices)
-    toml = escape(to_toml(run.info.get("config", {})))
+    toml = escape(to_toml(info.get("config", {})))
     data = shlex.quote(about.get("name") or facts.data.name)
     commands = escape(
         f"xmlpreck train --data {data} --config settings.toml --no-tune --out run\n"

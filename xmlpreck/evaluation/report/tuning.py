@@ -5,16 +5,18 @@ from typing import Any
 
 from xmlpreck.evaluation.report.drawing import INK, RUN_COLOURS, Picture, draw
 from xmlpreck.evaluation.report.facts import Facts
-from xmlpreck.evaluation.report.sections import bold, details, figure, named, of_run, paragraphs, run_name, table
+from xmlpreck.evaluation.report.sections import details, figure, named, of_run, paragraphs, run_name, table
 from xmlpreck.evaluation.tables import chosen_text, counted, facts_text, setting_text, trials_of
 
 # Opacity of the worst and the best cell: visible, and with a readable number in every run's colour.
 PALEST, DARKEST = 0.05, 0.4
 
 
-def section(facts: Facts) -> tuple[str, str]:
+def section(facts: Facts) -> tuple[str, str] | None:
     """Return (words for the margin, HTML beside them), like the parts in sections.py."""
-    tuned = {index: run.info["tuning"] for index, run in enumerate(facts.runs) if "tuning" in run.info}
+    if all(run.info is None for run in facts.runs):
+        return None
+    tuned = {index: run.info["tuning"] for index, run in enumerate(facts.runs) if run.info and "tuning" in run.info}
     if not tuned:
         return paragraphs("No run was tuned: the settings are those that were given, or the defaults."), ""
     words = []
@@ -95,12 +97,17 @@ def _passes(facts: Facts, index: int, evidence: dict[str, Any]) -> str:
         [
             f"{one['passes']:g}",
             *(f"{one['scores'][name]:.2f}" for name in names),
-            bold(one["value"], one["value"] == best),
+            _starred(one["value"], one["value"] == best),
         ]
         for one in history
     )
     content = table("The winner, pass by pass", ["pass", *map(escape, names), "mean"], rows)
     return f"<div><h3>The winner, pass by pass{of_run(facts, index)}</h3>{content}</div>"
+
+
+def _starred(value: float, is_best: bool) -> str:
+    """Format a value, with a star if it is the best: held-out rows are few, so bold would claim too much."""
+    return f"{value:.2f}" + ("*" if is_best else "")
 
 
 def _trials(facts: Facts, index: int, evidence: dict[str, Any]) -> str:
@@ -109,10 +116,10 @@ def _trials(facts: Facts, index: int, evidence: dict[str, Any]) -> str:
         [
             trial.trained_on,
             *map(escape, trial.cells),
-            bold(trial.value, trial.is_best),
+            _starred(trial.value, trial.is_best),
             "kept" if trial.is_kept else "dropped",
         ]
         for trial in trials
     )
     content = table("All trials", ["trained on", *map(escape, names), "mean", "outcome"], rows)
-    return details(f"{run_name(facts, index)}: all trials, in per cent; the best of each rung is bold", content)
+    return details(f"{run_name(facts, index)}: all trials, in per cent; * marks the best of each rung", content)

@@ -7,7 +7,7 @@ up the same columns with each row weighted by how often a resample has drawn it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,12 @@ from xmlpreck.data.dataset import TopK
 from xmlpreck.data.matrix import as_label_rows
 from xmlpreck.kernels import ranking
 from xmlpreck.kernels.threads import run_team
+from xmlpreck.metrics.bins import BIN_EDGES as BIN_EDGES
+from xmlpreck.metrics.bins import SHOTS as SHOTS
+from xmlpreck.metrics.bins import divide_labels
+from xmlpreck.metrics.hierarchy import shared_ancestors
 
 REPORTED_KS = (1, 3, 5)
-BIN_EDGES = (10, 100)  # tail: under 10 training rows, torso: under 100, head: 100 or more
 N_RESAMPLES = 1000
 CONFIDENCE = 0.95
 PROPENSITY = (0.55, 1.5)  # A and B of most data sets
@@ -182,8 +185,8 @@ def precision_at_k(top: TopK, labels: csr_array, ks: Sequence[int] = REPORTED_KS
 class Meter:
     """Accumulates metrics block by block; the same bits for any blocks and any number of threads.
 
-    PSP and PSnDCG need inverse propensities; bins need label counts (training rows per label). `drop_empty` leaves out
-    rows without labels.
+    PSP and PSnDCG need inverse propensities; bins need label counts (training rows per label); hP, hR and hF1 need the
+    ancestors of labels, as `hierarchy.with_ancestors` gives them. `drop_empty` leaves out rows without labels.
     """
 
     def __init__(
@@ -195,6 +198,7 @@ class Meter:
         inverse_propensity: np.ndarray | None = None,
         label_counts: np.ndarray | None = None,
         edges: Sequence[int] = BIN_EDGES,
+        ancestors: csr_array | None = None,
         drop_empty: bool = False,
         n_resamples: int = N_RESAMPLES,
         seed: int = 0,
@@ -207,9 +211,12 @@ class Meter:
         if len(self.weights) != n_labels:
             raise InputError(f"there are {len(self.weights)} inverse propensities, but {n_labels} labels")
         self.label_counts = label_counts
-        self.bins, self.bin_of = _bins(n_labels, label_counts, edges)
+        self.bins, self.bin_of = divide_labels(n_labels, label_counts, edges)
         n_ks, n_bins = len(self.ks), len(self.bins)
-        n_columns = ranking.PER_ROW + n_ks * ranking.PER_K + n_bins * (1 + n_ks)
+        self.first_of_bins = ranking.PER_ROW + n_ks * ranking.PER_K
+        self.first_above = self.first_of_bins + n_bins * (1 + n_ks)
+        self.ancestors = ancestors
+        n_columns = self.first_above + (0 if ancestors is None else 1 + 2 * n_ks)
         self.n_rows = self.n_rows_without_labels = 0
         self.totals = np.zeros(n_columns)
         self.by_label = np.zeros((2, n_ks, n_labels), np.int64)
@@ -227,6 +234,10 @@ class Meter:
         truth, bins = (labels.indptr, labels.indices), (self.bin_of, len(self.bins))
         choices = (np.array(self.ks), self.drop_empty, self.convention.full_ideal)
         ranking.judge_rows(top.labels, *truth, self.weights, *bins, *choices, stats, self.totals, self.by_label)
+        if self.ancestors is not None:
+            counts = shared_ancestors(self.ancestors, top, labels, self.ks)
+            stats[:, self.first_above :] = counts * stats[:, [ranking.COUNTED]]
+            self.totals[self.first_above :] += stats[:, self.first_above :].sum(axis=0)
 
         def resample(thread: int) -> None:
             first_word, sums = self.parts[thread]
@@ -273,7 +284,7 @@ class Meter:
         """Compute the metrics that are ratios of sums over rows, for each column of `sums`."""
         n_ks = len(self.ks)
         counted, true, reciprocal = sums[: ranking.PER_ROW]
-        for_k = sums[ranking.PER_ROW :][: n_ks * ranking.PER_K].reshape(n_ks, ranking.PER_K, -1)
+        for_k = sums[ranking.PER_ROW : self.first_of_bins].reshape(n_ks, ranking.PER_K, -1)
         values: dict[str, np.ndarray] = {}
 
         def put(name: str, above: Any, below: Any) -> None:
@@ -299,6 +310,12 @@ class Meter:
         served = column(ranking.SERVED)
         put("abandonment", served if self.convention.served else counted - served, everyone)
         values["MRR"] = _per_cent(reciprocal, counted)
+        if self.ancestors is not None:
+            above, shared = sums[self.first_above], sums[self.first_above + 1 :: 2]
+            chosen = sums[self.first_above + 2 :: 2]
+            put("hP", shared, chosen)
+            put("hR", shared, [above] * n_ks)
+            put("hF1", 2 * shared, chosen + above)
         return values
 
     def _by_label(self, label_hits: np.ndarray, label_predicted: np.ndarray) -> dict[str, Estimate]:
@@ -321,7 +338,7 @@ class Meter:
         if self.label_counts is None:
             return []
         n_ks, n_bins = len(self.ks), len(self.bins)
-        of_bins = sums[ranking.PER_ROW + n_ks * ranking.PER_K :].reshape(1 + n_ks, n_bins, -1)
+        of_bins = sums[self.first_of_bins : self.first_above].reshape(1 + n_ks, n_bins, -1)
         scores = []
         for index, (name, min_rows, max_rows) in enumerate(self.bins):
             true, found = of_bins[0, index], of_bins[1:, index]
@@ -332,26 +349,6 @@ class Meter:
                 values = _estimates(draws)
                 scores.append(BinScores(name, min_rows, max_rows, n_labels, int(true[0]), values, resampled))
         return scores
-
-
-def _bins(
-    n_labels: int, label_counts: np.ndarray | None, edges: Sequence[int]
-) -> tuple[list[tuple[str, int, int | None]], np.ndarray]:
-    """Return (name, min_rows, max_rows) of each bin, frequent labels first, and the bin of each label."""
-    if label_counts is None:
-        return [("all", 0, None)], np.zeros(n_labels, np.int64)
-    if len(label_counts) != n_labels:
-        raise InputError(f"training rows have {len(label_counts)} labels, but the predicted rows have {n_labels}")
-    if list(edges) != sorted(set(edges)) or not edges or edges[0] < 2:
-        raise InputError(f"bins must be ascending numbers of training rows, 2 or more, but are {list(edges)}")
-    floors = [0, 1, *edges]
-    bounds: list[tuple[int, int | None]] = [*((a, b - 1) for a, b in pairwise(floors)), (floors[-1], None)]
-    names = ["unseen", *(f"{low}-{high}" for low, high in bounds[1:-1]), f"{floors[-1]}+"]
-    if len(edges) == 2:
-        names = ["unseen", "tail", "torso", "head"]
-    bin_of = np.searchsorted(floors, label_counts, side="right") - 1
-    ordered = [(name, *bound) for name, bound in zip(names, bounds, strict=True)][::-1]
-    return ordered, len(ordered) - 1 - bin_of
 
 
 def _per_cent(above: Any, below: Any) -> np.ndarray:
