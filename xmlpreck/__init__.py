@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from xmlpreck.api.evaluation import evaluate as evaluate
     from xmlpreck.api.evaluation import report as report
     from xmlpreck.api.explaining import explain as explain
+    from xmlpreck.api.hub import pull as pull
+    from xmlpreck.api.hub import push as push
     from xmlpreck.api.labels import LabelFile as LabelFile
     from xmlpreck.api.prediction import PredictionOptions as PredictionOptions
     from xmlpreck.api.prediction import predict as predict
@@ -46,6 +48,7 @@ _MODULES = {
     "api.estimators": ("PrecAtKClassifier", "XMLTextClassifier", "precision_at_k_scorer"),
     "api.evaluation": ("EvaluationOptions", "compare", "evaluate", "report"),
     "api.explaining": ("explain",),
+    "api.hub": ("pull", "push"),
     "api.labels": ("LabelFile",),
     "api.prediction": ("PredictionOptions", "predict"),
     "api.run": ("Limits", "Listener"),

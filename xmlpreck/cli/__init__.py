@@ -22,7 +22,10 @@ from xmlpreck.cli.options import CheckFailed, Parser, Stopped, asked_to_stop, ch
 from xmlpreck.cli.plan import add_plan
 from xmlpreck.cli.predict import add_predict
 from xmlpreck.cli.prune import add_prune
+from xmlpreck.cli.pull import add_pull
+from xmlpreck.cli.push import add_push
 from xmlpreck.cli.report import add_report
+from xmlpreck.cli.serve import add_serve
 from xmlpreck.cli.streams import guarded_streams
 from xmlpreck.cli.train import add_train
 from xmlpreck.cli.update import add_update
@@ -30,7 +33,7 @@ from xmlpreck.cli.update import add_update
 # In the order of --help.
 COMMANDS = (
     add_plan, add_train, add_predict, add_prune, add_update, add_calibrate, add_optimize, add_evaluate, add_compare,
-    add_report, add_explain, add_data,
+    add_report, add_explain, add_serve, add_push, add_pull, add_data,
 )  # fmt: skip
 
 EXIT_CODES = """exit codes:

@@ -1,0 +1,1 @@
+"""xmlpreck within other tools."""
