@@ -189,9 +189,9 @@ def support(X, Y):
 
 def squared_hinge(s, y, n_hard, turn=0, a=None):
     """Minus half the gradient of sum_{l in y} a_l max(0, 1 - s_l)^2 + mean(a) sum_{l hard} max(0, s_l)^2 in s; the hard
-    labels are the best irrelevant ones, three for each relevant label, 8 at least and 64 at most, never more than n_hard.
-    If that is above 8, the n_hard // 8 best of the labels with l % 8 == turn are hard too, and lowered eight times as
-    much. A row without labels takes no step."""
+    labels are the best irrelevant ones, three for each relevant label, 8 at least and 64 at most, never more than
+    n_hard. If that is above 8, the n_hard // 8 best of the labels with l % 8 == turn are hard too, and lowered eight
+    times as much. A row without labels takes no step."""
     c = np.zeros(len(s))
     relevant = np.flatnonzero(y)
     if len(relevant):

@@ -82,6 +82,11 @@ def test_a_bench_from_end_to_end(tmp_path, fake_peers):
     assert "it has no wheel" in results["broken"]["skipped"]
     assert "- broken: ended with 1: it has no wheel" in page
     assert "| xmlpreck-quick against the best peer | +" in page
+    against = ours["against"]["P@1"]
+    assert against["peer"] == "fake"
+    assert against["difference"] == pytest.approx(ours["values"]["P@1"] - fake["values"]["P@1"])
+    assert against["low"] < against["difference"] < against["high"]
+    assert "<svg" in (tmp_path / "peers.svg").read_text()
 
     trained = tmp_path / "work" / "demo" / "trained"
     again, _ = run_bench(tmp_path, "--peers", "fake")
@@ -120,18 +125,22 @@ def test_one_vs_rest_that_takes_hours_is_refused():
     bench_peers.refuse_hours("liblinear", {"n_labels": 159, "n_nonzeros": 300_000}, 2)
 
 
-def made_up(system, precision, cost, data="few"):
+def made_up(system, precision, cost, data="few", difference=None):
     facts = {"name": data, "n_train": 1000, "n_test": 10, "n_features": 7, "n_labels": 3}
     identity = {"data": facts, "system": system, "settings": {"of": system}, "version": "1", "threads": 2}
     values = {column.key: precision if column.is_score else cost for column in peers_page.COLUMNS}
-    return {"identity": identity, "values": values}
+    entry = {"identity": identity, "values": values}
+    if difference is not None:
+        interval = {"peer": "near", "difference": difference, "low": difference - 0.2, "high": difference + 0.2}
+        entry["against"] = {column.key: interval for column in peers_page.SCORES}
+    return entry
 
 
 @pytest.fixture
 def content():
     machine = {"cores": 2, "cpu": "some", "python": "3.11"}
-    results = [made_up("xmlpreck", 60, 3), made_up("near", 59.5, 6), made_up("cheap", 40, 2)]
-    results += [made_up("xmlpreck", 10, 1, "other"), made_up("near", 20, 4, "other")]
+    results = [made_up("xmlpreck", 60, 3, difference=0.5), made_up("near", 59.5, 6), made_up("cheap", 40, 2)]
+    results += [made_up("xmlpreck", 10, 1, "other", -10), made_up("near", 20, 4, "other")]
     results.append({"identity": results[0]["identity"] | {"system": "slow"}, "skipped": "takes hours"})
     return {"machine": machine, "results": results}
 
@@ -148,11 +157,20 @@ def test_the_page_marks_the_best_and_compares(content):
     assert titles[1:4] == ["P@1", "P@3", "P@5"]
     assert (ours[1], near[1], cheap[1]) == ("**60.00**", "59.50", "40.00")
     assert (ours[-1], near[-1], cheap[-1]) == ("3.0", "6.0", "**2.0**")
-    assert (against[1], against[-1]) == ("+0.50", "1.50 x"), "the best peer is another one in each column"
+    assert (against[1], against[-1]) == ("+0.50 (+0.30 to +0.70)", "1.50 x"), (
+        "the best peer is another one in each column"
+    )
     assert "- slow: takes hours" in few
-    assert rows_of(other)[-1][1:2] == ["-10.00"]
+    assert rows_of(other)[-1][1:2] == ["-10.00 (-10.20 to -9.80)"]
     assert rows_of(other)[-1][-1] == "0.25 x"
     assert '- near 1: `{"of": "near"}`' in text
+
+
+@pytest.mark.parametrize("difference", [0.1, None])
+def test_what_may_be_chance_is_not_bold(difference):
+    ours, near = made_up("xmlpreck", 60, 3, difference=difference), made_up("near", 59.9, 6)
+    text = peers_page.compact({"machine": {"cores": 2, "cpu": "some", "python": "3.11"}, "results": [ours, near]})
+    assert [row[2] for row in rows_of(text)[2:]] == ["60.00", "59.90"]
 
 
 def test_pages_are_made_from_the_json_alone(tmp_path, content):

@@ -2,10 +2,10 @@
 
     python tools/bench_heldout.py --data DIR [DIR ...] --try "" --try "train.algo=hinge train.epochs=3" [--seeds 3]
 
-Each --try is one candidate: settings as for --set, separated by blanks, or no-tune; "" is the default. A fifth of the training rows
-(--most at most, the same for all candidates and seeds) is held out; every candidate is tuned and trained on the
-others, once for each seed. Prints the mean of P@1/3/5 and PSP@5 over the seeds, their standard deviation, and the
-seconds of training (wall and CPU; minimum over the seeds).
+Each --try is one candidate: settings as for --set, separated by blanks, or no-tune; "" is the default. A fifth of the
+training rows (--most at most, the same for all candidates and seeds) is held out; every candidate is tuned and trained
+on the others, once for each seed. Prints the mean of P@1/3/5 and PSP@5 over the seeds, their standard deviation, and
+the seconds of training (wall and CPU; minimum over the seeds).
 """
 
 import argparse

@@ -4,8 +4,9 @@
         [--out docs/peers.json] [--markdown docs/peers.md] [--update README.md]
 
 Peers come from the package index into environments of their own (--envs) and train with their default or recommended
-settings (peer_train.py); xmlpreck with its defaults, and again with --effort quick. Results are kept in W/results.json:
-what is there for the same data, settings and versions is not measured again, unless --again names the system.
+settings (peer_train.py); xmlpreck with its defaults, and again with --effort quick and best. Results are kept in
+W/results.json: what is there for the same data, settings and versions is not measured again, unless --again names the
+system.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from bench_train import machine
 from marked_block import replace_block
 from peer_train import SYSTEMS
-from peers_page import BEGIN, END, SCORES, compact, entry_text, is_ours, page
+from peers_page import BEGIN, END, SCORES, compact, draw_curves, entry_text, is_ours, page
 
 import xmlpreck
 from xmlpreck.config import RowsConfig
@@ -60,6 +61,7 @@ ENVIRONMENTS = {
 }
 PEERS = {
     "omikuji": "omikuji",
+    "omikuji-10": "omikuji",
     "omikuji-bonsai": "omikuji",
     "pecos": "pecos",
     "pecos-ova": "pecos",
@@ -164,6 +166,28 @@ def measure(system: str, python: str, data: str, folder: Path, facts: dict, thre
     return {"values": values, "load": load, "predict_peak_mb": predicted["peak_mb"]}
 
 
+def add_differences(entries: list[dict], data: str, folder: Path, threads: int) -> None:
+    """Add to each of ours its paired difference to the best peer of each score, with a 95% interval.
+
+    Predictions are in `folder`, those of earlier runs too. `compare` says how much more the others have than the first.
+    """
+    done = {entry["identity"]["system"]: entry for entry in entries if "values" in entry}
+    peers = [name for name in done if not is_ours(name) and (folder / f"{name}.npz").exists()]
+    for name, entry in done.items():
+        if not is_ours(name) or not peers or not (folder / f"{name}.npz").exists():
+            continue
+        files = [str(folder / f"{each}.npz") for each in (name, *peers)]
+        found = xmlpreck.compare(files, data, xmlpreck.EvaluationOptions(n_threads=threads)).against_first
+        entry["against"] = {}
+        for column in SCORES:
+            peer, theirs = max(
+                zip(peers, (each.differences[column.key] for each in found), strict=True),
+                key=lambda pair: pair[1].value,
+            )
+            interval = {"difference": -theirs.value, "low": -theirs.high, "high": -theirs.low}
+            entry["against"][column.key] = {"peer": peer, **interval}
+
+
 def store(path: Path, content: object) -> None:
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -192,6 +216,7 @@ def bench(args: argparse.Namespace) -> Iterator[dict[str, object]]:
     for data in args.data:
         folder = args.work / catalog.describe(data)
         facts = write_features(data, folder)
+        entries = []
         for system, python in pythons.items():
             identity = {
                 "data": facts,
@@ -202,6 +227,7 @@ def bench(args: argparse.Namespace) -> Iterator[dict[str, object]]:
             }
             old = [entry for entry in known if entry["identity"] == identity]
             if old and system not in args.again:
+                entries.append(old[0])
                 yield old[0]
                 continue
             try:
@@ -215,7 +241,9 @@ def bench(args: argparse.Namespace) -> Iterator[dict[str, object]]:
                 continue
             known = [*(each for each in known if each not in old), entry]
             store(stored, known)
+            entries.append(entry)
             yield entry
+        add_differences(entries, data, folder, args.threads)
 
 
 def parse(words: list[str] | None) -> argparse.Namespace:
@@ -248,6 +276,7 @@ def main(words: list[str] | None = None) -> None:
     content = json.loads(args.out.read_text(encoding="utf-8"))
     with atomic_path(args.markdown) as temporary:
         temporary.write_text(page(content), encoding="utf-8")
+    draw_curves(content, args.markdown.with_suffix(".svg"))
     if args.update:
         replace_block(args.update, BEGIN, END, compact(content))
 

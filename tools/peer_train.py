@@ -250,7 +250,9 @@ BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
 SYSTEMS = {
     "xmlpreck": system(train_xmlpreck, load_xmlpreck, {"words": []}),
     "xmlpreck-quick": system(train_xmlpreck, load_xmlpreck, {"words": ["--effort", "quick"]}),
+    "xmlpreck-best": system(train_xmlpreck, load_xmlpreck, {"words": ["--effort", "best"]}),
     "omikuji": system(train_omikuji, load_omikuji, OMIKUJI),
+    "omikuji-10": system(train_omikuji, load_omikuji, {**OMIKUJI, "train": {"n_trees": 10}}),
     "omikuji-bonsai": system(train_omikuji, load_omikuji, {**OMIKUJI, "train": BONSAI}),
     "pecos": system(train_pecos, load_pecos, PECOS),
     "pecos-ova": system(train_pecos, load_pecos, {**PECOS, "index": None}),

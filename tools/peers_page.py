@@ -1,6 +1,7 @@
 """Tables of bench_peers.py, from the entries of its JSON: a page on all data sets, and a small table for the README."""
 
 import json
+from pathlib import Path
 from typing import NamedTuple
 
 from xmlpreck.metrics import REPORTED_KS
@@ -13,8 +14,9 @@ Made by `python tools/bench_peers.py`; do not edit. All systems get the same row
 number of threads, run one after the other, each in a process of its own, and are scored by `xmlpreck evaluate`.
 Each peer has its default or recommended settings (below); xmlpreck has its defaults and no config for known data.
 
-- P, PSP and nDCG are per cent. **Bold** is the best of a column. Ours stands against the best peer of each column:
-  points of a score, ratio of a cost (under 1 = less).
+- P, PSP and nDCG are per cent. **Bold** is the best of a column, of a score only where the 95% interval of the paired
+  difference between ours and the best peer excludes 0 (bootstrap over the test rows, as `xmlpreck compare` has it).
+- Ours against the best peer of each column: points of a score with that interval, ratio of a cost (under 1 = less).
 - Train s: from rows in memory to a model in memory; of xmlpreck with tuning and planning. Command s: the whole process
   with its start, reading, saving, and of xmlpreck scoring the test rows. Our kernels are compiled before.
 - Predict: all test rows at once, five labels a row, after loading the model; the least of five.
@@ -55,21 +57,37 @@ def best(entries: list[dict], column: Column) -> float:
     return (max if column.is_score else min)(entry["values"][column.key] for entry in entries)
 
 
+def is_sure(entry: dict, entries: list[dict], column: Column) -> bool:
+    """Tell whether the best of a column is better beyond chance: ours than every peer, or a peer than all of ours."""
+    if not column.is_score:
+        return True
+    ours = [each for each in entries if is_ours(each["identity"]["system"])]
+    if entry in ours:
+        return "against" in entry and entry["against"][column.key]["low"] > 0
+    return all("against" in each and each["against"][column.key]["high"] < 0 for each in ours)
+
+
 def cells(entry: dict, entries: list[dict], columns: list[Column]) -> list[str]:
-    """The values of one system, the best of all systems bold."""
+    """The values of one system, the best of all systems bold if that is sure."""
     shown = []
     for column in columns:
         text, top = (f"{value:.{column.decimals}f}" for value in (entry["values"][column.key], best(entries, column)))
-        shown.append(f"**{text}**" if text == top else text)
+        shown.append(f"**{text}**" if text == top and is_sure(entry, entries, column) else text)
     return shown
 
 
 def against(entry: dict, peers: list[dict], columns: list[Column]) -> list[str]:
-    """Ours against the best peer of each column: points of a score, ratios of a cost."""
+    """Ours against the best peer of each column: points of a score and their interval, ratios of a cost."""
     shown = []
     for column in columns:
         mine, theirs = entry["values"][column.key], best(peers, column)
-        shown.append(f"{mine - theirs:+.2f}" if column.is_score else f"{mine / theirs:.2f} x")
+        interval = entry.get("against", {}).get(column.key)
+        if not column.is_score:
+            shown.append(f"{mine / theirs:.2f} x")
+        elif interval is None:
+            shown.append(f"{mine - theirs:+.2f}")
+        else:
+            shown.append(f"{interval['difference']:+.2f} ({interval['low']:+.2f} to {interval['high']:+.2f})")
     return shown
 
 
@@ -108,12 +126,35 @@ def about_text(content: dict) -> str:
     return f"{about['cores']} cores ({about['cpu']}), {', '.join(sorted(threads))} threads, Python {about['python']}."
 
 
+def draw_curves(content: dict, path: Path) -> None:
+    """Draw P@5 against the seconds of training, a panel for each data set; ours with all efforts is a line."""
+    from matplotlib.figure import Figure
+
+    groups = by_data(content["results"])
+    n_across = min(3, len(groups))
+    n_down = -(-len(groups) // n_across)
+    figure = Figure(figsize=(4 * n_across, 3 * n_down), layout="constrained")
+    for index, (name, entries) in enumerate(groups.items()):
+        panel = figure.add_subplot(n_down, n_across, index + 1, xscale="log", title=name)
+        done = [entry for entry in entries if "values" in entry]
+        mine = [entry for entry in done if is_ours(entry["identity"]["system"])]
+        mine.sort(key=lambda entry: entry["values"]["train_s"])
+        panel.plot(*([entry["values"][key] for entry in mine] for key in ("train_s", "P@5")), "o-", label="xmlpreck")
+        for entry in done:
+            if entry not in mine:
+                panel.plot(entry["values"]["train_s"], entry["values"]["P@5"], "s", label=entry["identity"]["system"])
+        panel.set(xlabel="seconds of training", ylabel="P@5")
+        panel.legend(fontsize="small")
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
 def page(content: dict) -> str:
     """docs/peers.md, all of it."""
     used = {entry["identity"]["system"]: entry["identity"] for entry in content["results"]}
     settings = [f"- {name} {each['version']}: `{json.dumps(each['settings'])}`" for name, each in used.items()]
     sections = ["\n".join(section(name, entries)) for name, entries in by_data(content["results"]).items()]
-    return "\n".join([INTRODUCTION, about_text(content), "", *sections, "## Settings", "", *settings, ""])
+    picture = "![P@5 against the seconds of training, a panel for each data set](peers.svg)"
+    return "\n".join([INTRODUCTION, about_text(content), "", picture, "", *sections, "## Settings", "", *settings, ""])
 
 
 def compact(content: dict) -> str:
