@@ -297,13 +297,14 @@ def widened_support(allowed, X, hardest):
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
-          widened=None, n_hard=300, seed=0):  # fmt: skip
+          widened=None, n_hard=300, seed=0, passes_before=0):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0).
 
     noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
     equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
     a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
-    features; the hinge has `n_hard` hard labels, and draws by `seed` whose turn it is to be one.
+    features; the hinge has `n_hard` hard labels, and draws by `seed` and the number of the pass, after `passes_before`
+    of other members, whose turn it is to be one.
     """
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
@@ -323,7 +324,8 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
                     hardest[row] = hardest_label(s, Y[row])
                 weights = pair_weights(row, label_weights, relevance)
                 if rule == "hinge":
-                    c = squared_hinge(s, Y[row], n_hard, mixed(pass_key(seed, pass_number) + int(row)) % 8, weights)
+                    key = pass_key(seed, passes_before + pass_number)
+                    c = squared_hinge(s, Y[row], n_hard, mixed(key + int(row)) % 8, weights)
                 else:
                     c = step(s, Y[row], rule, k, spread, weights)
                 length = 0.3 * eta_t if rule == "hinge" else eta_t

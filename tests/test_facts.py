@@ -53,7 +53,7 @@ def test_effort_says_how_many_passes(effort):
 def test_efforts_are_those_of_the_settings():
     assert tuple(MEANINGS) == EFFORTS
     for algo in ("hinge", BOTH):
-        passes = [one.epochs[algo] for one in MEANINGS.values()]
+        passes = [one.epochs[algo] * one.members for one in MEANINGS.values()]
         assert passes == sorted({*passes})
 
 
@@ -87,7 +87,7 @@ def test_best_doubles_the_passes(monkeypatch, fixed):
     monkeypatch.setattr(tuning, "FREE_WORK", 0.0)
     rows = make_dataset(1100, 60, 40, features_per_row=9, labels_per_row=3, seed=5)
     runs = [RunConfig(train=TrainConfig(effort=effort), fixed=frozenset(fixed)) for effort in ("normal", "best")]
-    passes = [tune(rows, run)[0].train.epochs for run in runs]
+    passes = [tune(rows, run)[0].train.n_passes for run in runs]
     assert passes[1] == 2 * passes[0]
 
 
@@ -133,7 +133,7 @@ def test_the_command_says_what_it_chose(tmp_path, monkeypatch, capsys):
     assert main(["train", "--data", "demo", "--effort", "quick", "--threads", "1", "--out", "m"]) == 0
     out = capsys.readouterr().out
     assert "labels per row " in out
-    assert "chosen: algo hinge, eta 1, epochs 2, prune 0.01" in out
+    assert "chosen: algo hinge, eta 1, epochs 2, members 1, prune 0.01" in out
     assert "trials" not in out
     about = json.loads(Path("m", "model.json").read_text())
     assert len(about["history"]) == 2

@@ -1,4 +1,4 @@
-"""Two members, the hinge and SGD@k-avg: the weights are the mean of both, each trained from the start."""
+"""Members: the weights are the mean of several models, each trained from the start."""
 
 import numpy as np
 import pytest
@@ -63,6 +63,33 @@ def test_the_mean_of_two_references(train, is_weighted):
     np.testing.assert_allclose(found, (hinge.average + ranking.average) / 2, rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.parametrize("algo", ["hinge", "sgd-max", "perceptron-avg"])
+def test_the_mean_of_one_rule_in_several_orders(algo):
+    config = TrainConfig(algo=algo, epochs=2, members=3, seed=3, threads=2, k=3, eta=0.4)
+    X, Y = draw_rows(seed=1, n_labels=90)
+    found = trained(X, Y, config)
+    start = centroids(X, Y) if config.has_eta else np.zeros((X.shape[1], Y.shape[1]))
+    passes = orders(TrainConfig(epochs=config.n_passes, seed=3), len(X))
+    means = [
+        reference.train(
+            X, Y, rule=algo, orders=passes[first : first + 2], eta=config.eta, k=config.k, decay=config.decay,
+            batch_rows=config.batch_rows, average_from=config.average_from, start=start, seed=config.seed,
+            passes_before=first,
+        ).average
+        for first in (0, 2, 4)
+    ]  # fmt: skip
+    np.testing.assert_allclose(found, np.mean(means, axis=0), rtol=1e-8, atol=1e-11)
+
+
+def test_members_have_the_same_bits_for_any_number_of_threads():
+    X, Y = draw_rows(seed=5)
+    one, two = (
+        fit(as_dataset(X, Y), RunConfig(train=TrainConfig(algo="hinge", epochs=2, members=2, threads=threads)))
+        for threads in (1, 3)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))
+
+
 def test_a_model_of_both_is_updated_by_the_last():
     X, Y = draw_rows(seed=4)
     config = RunConfig(train=TrainConfig(algo=BOTH, epochs=1, eta=0.8, tau=0.1))
@@ -75,3 +102,5 @@ def test_a_model_of_both_is_updated_by_the_last():
 def test_without_averaging_there_is_no_mean():
     with pytest.raises(ConfigError, match=r"train.average_from must be 1 or more for hinge\+sgd-avg, but is 0"):
         TrainConfig(algo=BOTH, average_from=0)
+    with pytest.raises(ConfigError, match=r"must be 1 or more with several train.members, but is 0"):
+        TrainConfig(members=2, average_from=0)

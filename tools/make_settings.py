@@ -18,8 +18,8 @@ HEAD = """# Settings
 Written by `python tools/make_settings.py docs/settings.md`; do not edit.
 
 A setting comes from, in this order: its default, a TOML file (`--config`, `config=`), then `--set section.key=value`
-and flags (in Python `settings={"section.key": value}` and named parameters). Tuning chooses tau, k, eta, epochs,
-spread, prune, decay and widen where nobody gave them ([tuning](tuning.md)).
+and flags (in Python `settings={"section.key": value}` and named parameters). Tuning chooses algo, tau, k, eta,
+epochs, members, spread, prune, decay and widen where nobody gave them ([tuning](tuning.md)).
 """
 
 

@@ -64,6 +64,7 @@ def fit(
     favour: str | None = None,
     k: int | None = None,
     epochs: int | None = None,
+    members: int | None = None,
     eta: float | None = None,
     tau: float | None = None,
     heldout: float | None = None,
@@ -92,7 +93,7 @@ def fit(
         trials on held-out rows. All rows are trained on then.
     config : path, name or RunConfig, optional
         A TOML file, the name of one in configs/, or settings.
-    algo, effort, favour, k, epochs, eta, tau, heldout, threads, seed
+    algo, effort, favour, k, epochs, members, eta, tau, heldout, threads, seed
         Single settings; None = tuned, or the default. `xmlpreck train --help` describes them.
     settings : mapping, optional
         Any other setting by its name, e.g. ``{"rows.bias": 0.1, "text.ngrams": 2}``.
@@ -116,8 +117,8 @@ def fit(
     -------
     Model
     """
-    given = {"algo": algo, "effort": effort, "favour": favour, "k": k, "epochs": epochs, "eta": eta, "tau": tau}
-    given |= {"heldout": heldout, "threads": threads, "seed": seed}
+    given: dict[str, Any] = {"algo": algo, "effort": effort, "favour": favour, "k": k, "epochs": epochs}
+    given |= {"members": members, "eta": eta, "tau": tau, "heldout": heldout, "threads": threads, "seed": seed}
     chosen, _ = read_settings(data, config, named_values(given, settings))
     data = with_dense(data, dense, embed)
     file = LabelFile(labels) if isinstance(labels, str | Path) else labels

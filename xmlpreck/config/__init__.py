@@ -20,7 +20,7 @@ from xmlpreck.config.expressions import Endless, check_ends
 from xmlpreck.machine import n_cores
 
 # Settings of training that are named parameters of `fit` and flags of `train`; the others go by `settings` and --set.
-NAMED_SETTINGS = ("algo", "effort", "favour", "k", "epochs", "eta", "tau", "heldout", "threads", "seed")
+NAMED_SETTINGS = ("algo", "effort", "favour", "k", "epochs", "members", "eta", "tau", "heldout", "threads", "seed")
 PAPER_RULES = ("sgd-avg", "sgd-max", "perceptron-avg", "perceptron-max")
 BOTH = "hinge+sgd-avg"  # two members, of which the model is the mean
 SGD_SHARE = 0.4  # of eta that SGD@k-avg takes as the second member, so that one eta suits both (docs/tuning.md)
@@ -144,7 +144,7 @@ class TrainConfig:
     )
     effort: str = setting(
         "normal",
-        "time that tuning may spend: quick = no trials and few passes, normal, best = twice the passes",
+        "time that tuning may spend: quick = no trials and few passes, normal, best = twice the time",
     )
     favour: str = setting("top", "top = P@k; tail = weigh rare labels more: higher PSP@k, often lower P@k")
     k: int = setting(
@@ -154,6 +154,13 @@ class TrainConfig:
         MAX_K,
     )
     epochs: int = setting(3, "passes over the training rows", 1, 100_000)
+    members: int = setting(
+        1,
+        "models that are trained one after the other, each with `epochs` passes in another order of the rows, and "
+        "averaged into one; 2 gain a little on small or noisy data, and take twice the time",
+        1,
+        100,
+    )
     eta: float = setting(
         1.0,
         "step size (a perceptron's ranking does not depend on it); lower it if weights overflow",
@@ -178,7 +185,7 @@ class TrainConfig:
     )
     negatives: int = setting(
         300,
-        "best negatives of a row that the hinge may lower: three for each of its labels (8 to 64), one in 8 of the rest",
+        "best negatives of a row that the hinge may lower: three per label of the row (8 to 64), one in 8 of the rest",
         1,
         MAX_K,
     )
@@ -222,27 +229,28 @@ class TrainConfig:
         require(is_alone or not self.tau, "train.tau", self.tau, "0 for train.algo = hinge: noise only harms it")
         require(is_alone or not self.spread, "train.spread", self.spread, "false for train.algo = hinge")
         require(self.decay in PASS_DECAYS, "train.decay", self.decay, "one of " + ", ".join(PASS_DECAYS))
-        is_mean = self.algo == BOTH
-        require(not is_mean or self.average_from > 0, "train.average_from", self.average_from, f"1 or more for {BOTH}")
+        is_mean = len(self.rules) > 1
+        averaging = f"1 or more for {BOTH}" if self.members == 1 else "1 or more with several train.members"
+        require(not is_mean or self.average_from > 0, "train.average_from", self.average_from, averaging)
 
     @property
-    def members(self) -> tuple[str, ...]:
-        """The rules of the models whose mean is the result, in the order in which they are trained."""
-        return tuple(self.algo.split("+"))
+    def rules(self) -> tuple[str, ...]:
+        """The rules of all members, in the order in which they are trained."""
+        return tuple(self.algo.split("+")) * self.members
 
     def of_member(self, index: int) -> "TrainConfig":
         """Return the settings of one member alone; -1 is the last, with which a trained model is trained further."""
-        algo = self.members[index]
+        algo, alone = self.rules[index], replace(self, members=1)
         if algo == self.algo:
-            return self
+            return alone
         if algo == "hinge":
-            return replace(self, algo=algo, tau=0.0, spread=False)
-        return replace(self, algo=algo, eta=self.eta * SGD_SHARE)
+            return replace(alone, algo=algo, tau=0.0, spread=False)
+        return replace(alone, algo=algo, eta=self.eta * SGD_SHARE)
 
     @property
     def n_passes(self) -> int:
         """Number of passes of the whole run: each member has `epochs`."""
-        return self.epochs * len(self.members)
+        return self.epochs * len(self.rules)
 
     @property
     def has_eta(self) -> bool:

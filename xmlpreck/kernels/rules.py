@@ -150,8 +150,8 @@ def _hinge_pairs(
     labels, drawn for each row) the settings.n_weak best, which are lowered EVERY times as much, unless they are
     among the first. They are weak and many: together they matter (docs/tuning.md has what it brings), and finding and
     lowering a part of them takes a part of the time.
-    Twice the loss is at least the number of mistakes in the first k <= min(n_+, HARDEST): each has a relevant label at s and an
-    irrelevant one at t >= s, where (1 - s)^2 + t^2 >= 1/2.
+    Twice the loss is at least the number of mistakes in the first k <= min(n_+, HARDEST): each has a relevant label at
+    s and an irrelevant one at t >= s, where (1 - s)^2 + t^2 >= 1/2.
     """
     is_weighted = len(settings.label_weights) > 0 or len(relevance) > 0
     n_pairs = 0

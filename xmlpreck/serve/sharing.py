@@ -1,7 +1,7 @@
 """One copy of a model in memory for all workers.
 
-A model is written once into a file in memory, pickled with its arrays out of band; processes map it. Nothing is on disk.
-Pages are private but only read, so all workers share them. Nobody but our own processes can write there.
+A model is written once into a file in memory, pickled with its arrays out of band; processes map it. Nothing is on
+disk. Pages are private but only read, so all workers share them. Nobody but our own processes can write there.
 """
 
 import mmap

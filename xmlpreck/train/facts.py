@@ -15,16 +15,17 @@ from xmlpreck.train.trainer import WIDENED_PASS
 
 
 class Effort(NamedTuple):
-    """What a value of `train.effort` means: the rule for short rows with few labels, and passes by rule."""
+    """What a value of `train.effort` means: the rule for short rows with few labels, passes by rule, members."""
 
     short_rows: str
     epochs: dict[str, int]
+    members: int = 1
 
 
 EFFORTS = {
     "quick": Effort("sgd-avg", {"hinge": 2, "sgd-avg": 3, BOTH: 2}),
     "normal": Effort(BOTH, {"hinge": 5, BOTH: 5}),
-    "best": Effort(BOTH, {"hinge": 10, BOTH: 10}),
+    "best": Effort(BOTH, {"hinge": 5, BOTH: 5}, members=2),
 }
 # From this many labels of a row on (their mean), the hinge takes the place of the paper's SGD@k-avg: with more labels,
 # more of them are missing or by chance. So it does from this many values of a row on: of shorter rows each weight says
@@ -37,7 +38,7 @@ FEW_ROWS = 20
 # Rows with few labels take larger steps: eta = ETA_LABELS / (labels of a row), within these bounds.
 ETA_LABELS, MIN_ETA, MAX_ETA = 5.3, 0.67, 1.0
 PRUNE = 0.01  # smaller weights are dropped
-CHOSEN = ("algo", "eta", "epochs", "prune")
+CHOSEN = ("algo", "eta", "epochs", "members", "prune")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
 
 
@@ -66,17 +67,20 @@ class Facts:
 
     def choose(self, survey: Survey) -> dict[str, Any]:
         """Choose the settings that nobody gave."""
-        epochs = EFFORTS[self.config.train.effort].epochs[self.algo]
+        effort = EFFORTS[self.config.train.effort]
+        epochs, members = effort.epochs[self.algo], effort.members
         eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
-        chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "prune": PRUNE}
+        chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "members": members, "prune": PRUNE}
         if self.algo != "hinge":
             n_labels = max(int(np.count_nonzero(survey.label_counts)), 1)
-            passes = self.config.train.epochs if "epochs" in self.config.fixed else epochs
-            has_pass = passes * (2 if self.algo == BOTH else 1) >= WIDENED_PASS
+            has_pass = replace(self.config.train, **self._not_given(chosen)).n_passes >= WIDENED_PASS
             chosen |= {"tau": TAU, "widen": bool(has_pass and survey.label_counts.sum() < FEW_ROWS * n_labels)}
         if self.algo == "sgd-avg":
             chosen["eta"] = SGD_ETA
         chosen = suit_dense_rows(chosen, self.config, survey)
+        return self._not_given(chosen)
+
+    def _not_given(self, chosen: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in chosen.items() if name not in self.config.fixed}
 
     def needed(self, survey: Survey) -> TrainConfig:

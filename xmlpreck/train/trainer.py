@@ -373,7 +373,7 @@ def pass_share(decay: str, number: int, n_passes: int) -> float:
 
 def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights: np.ndarray) -> Settings:
     """The settings of the kernels for pass `number` of a model with n_labels labels."""
-    member = min((number - 1) // config.epochs, len(config.members) - 1)
+    member = min((number - 1) // config.epochs, len(config.rules) - 1)
     config, of_member = config.of_member(member), number - config.epochs * member
     k = min(config.k, n_labels)  # no row has more, and buffers are as large
     n_hard = min(config.negatives, n_labels) if config.algo == "hinge" else 0

@@ -46,6 +46,7 @@ class TrainingParameters(BaseEstimator):
     effort: str | None = None
     favour: str | None = None
     epochs: int | None = None
+    members: int | None = None
     eta: float | None = None
     decay: str | None = None
     tau: float | None = None
