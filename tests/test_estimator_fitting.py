@@ -93,7 +93,8 @@ def test_tuning_chooses_what_was_not_given_and_says_so(many, tuned, caplog):
     assert_same_weights(tuned.model_, expected)
     assert tuned.tuning_ == expected.info["tuning"]
     assert tuned.settings_["epochs"] == tuned.tuning_["chosen"]["epochs"]
-    assert tuned.n_iter_ == 2 * tuned.settings_["epochs"]  # of the hinge, and of SGD@k-avg
+    # Each member trains by the hinge and by SGD@k-avg.
+    assert tuned.n_iter_ == 2 * tuned.settings_["epochs"] * tuned.settings_["members"]
 
     with caplog.at_level(logging.INFO, "xmlpreck"):
         given = PrecAtKClassifier(eta=0.7, epochs=2, k=3, calibrate=False).fit(many.rows, many.labels)

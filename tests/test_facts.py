@@ -13,7 +13,7 @@ from xmlpreck.config import BOTH, EFFORTS, InputError, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.shards import write_shards
 from xmlpreck.data.synthetic import make_dataset
-from xmlpreck.train import Safety, fit, fit_tuned, plan, tune, tuning
+from xmlpreck.train import Safety, facts, fit, fit_tuned, plan, tune, tuning
 from xmlpreck.train.facts import CHOSEN
 from xmlpreck.train.facts import EFFORTS as MEANINGS
 
@@ -48,6 +48,15 @@ def test_effort_says_how_many_passes(effort):
     assert config.train.epochs == 7
     assert evidence["fixed"] == {"algo": "hinge", "epochs": 7}
     assert "epochs" not in evidence["chosen"]
+
+
+@pytest.mark.parametrize(("effort", "members"), [("quick", (1, 1)), ("normal", (2, 1)), ("best", (4, 2))])
+def test_small_data_are_trained_twice(monkeypatch, effort, members):
+    rows = rows_with(3)
+    for n_values, n_members in zip((rows.rows.nnz, rows.rows.nnz - 1), members, strict=True):
+        monkeypatch.setattr(facts, "SMALL", n_values)
+        assert tune(rows, settings(effort=effort))[0].train.members == n_members
+        assert tune(rows, settings({"members"}, effort=effort, members=7))[0].train.members == 7
 
 
 def test_efforts_are_those_of_the_settings():
@@ -96,7 +105,7 @@ def test_rare_labels_get_a_wider_support():
     for n_labels, is_rare in ((400, True), (40, False)):
         rows = make_dataset(1100, 90, n_labels, features_per_row=9, labels_per_row=2, seed=5)
         for epochs in (1, 2, 3):
-            given = RunConfig(train=TrainConfig(epochs=epochs), fixed=frozenset({"epochs"}))
+            given = RunConfig(train=TrainConfig(epochs=epochs), fixed=frozenset({"epochs", "members"}))
             assert tune(rows, given)[0].train.widen == (is_rare and 2 * epochs >= 3)
 
 

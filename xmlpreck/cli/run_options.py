@@ -42,8 +42,8 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tune",
         action=argparse.BooleanOptionalAction,
-        help="choose the settings that are not given: by the number of labels of a row where that is five or more, "
-        "else by trials on held-out rows (default: --tune; --no-tune takes the defaults)",
+        help="choose the settings that are not given by facts of the rows, or for a rule of the paper (--algo) by "
+        "trials on held-out rows (default: --tune; --no-tune takes the defaults)",
     )
 
 

@@ -38,6 +38,8 @@ FEW_ROWS = 20
 # Rows with few labels take larger steps: eta = ETA_LABELS / (labels of a row), within these bounds.
 ETA_LABELS, MIN_ETA, MAX_ETA = 5.3, 0.67, 1.0
 PRUNE = 0.01  # smaller weights are dropped
+# Up to this many values of all rows, training takes seconds, and a second member is worth its time (docs/tuning.md).
+SMALL, SMALL_MEMBERS = 1_000_000, 2
 CHOSEN = ("algo", "eta", "epochs", "members", "prune")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
 
@@ -68,7 +70,8 @@ class Facts:
     def choose(self, survey: Survey) -> dict[str, Any]:
         """Choose the settings that nobody gave."""
         effort = EFFORTS[self.config.train.effort]
-        epochs, members = effort.epochs[self.algo], effort.members
+        is_small = self.config.train.effort != "quick" and survey.feature_counts.sum() <= SMALL
+        epochs, members = effort.epochs[self.algo], effort.members * (SMALL_MEMBERS if is_small else 1)
         eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
         chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "members": members, "prune": PRUNE}
         if self.algo != "hinge":
