@@ -97,11 +97,11 @@ def test_tuning_chooses_what_was_not_given_and_says_so(many, tuned, caplog):
     assert tuned.n_iter_ == 2 * tuned.settings_["epochs"] * tuned.settings_["members"]
 
     with caplog.at_level(logging.INFO, "xmlpreck"):
-        given = PrecAtKClassifier(eta=0.7, epochs=2, k=3, calibrate=False).fit(many.rows, many.labels)
+        given = PrecAtKClassifier(eta=0.7, epochs=2, members=1, k=3, calibrate=False).fit(many.rows, many.labels)
     assert given.settings_["eta"] == 0.7
     assert given.settings_["k"] == 3
     assert given.n_iter_ == 2 * 2
-    assert not {"eta", "epochs", "k"} - given.tuning_["fixed"].keys()
+    assert not {"eta", "epochs", "members", "k"} - given.tuning_["fixed"].keys()
     told = [record.getMessage() for record in caplog.records if record.name == "xmlpreck"]
     assert len(told) == 1
     assert told[0].startswith("tuned by facts of the rows: ")
