@@ -390,8 +390,8 @@ def kind_of_character(character):
     return "w" if category[0] == "N" else "h" if character == "-" else "+" if character in "+#" else " "
 
 
-def terms_of(text, ngrams=1, lowercase=True):
-    """All terms of a text, each as often as it occurs."""
+def terms_of(text, ngrams=1, lowercase=True, char_lengths=()):
+    """All terms of a text, each as often as it occurs; `char_lengths` are those of runs of characters of a word."""
     text = unicodedata.normalize("NFKC", text)
     names = [unicodedata.name(character, "") for character in text]
     is_kept = [name not in _LOOKS and not name.startswith("VARIATION SELECTOR-") for name in names]
@@ -411,5 +411,19 @@ def terms_of(text, ngrams=1, lowercase=True):
         parts = text[slice(*found.span(1))].split("-")
         terms += parts if parts == [whole] else [*parts, whole]
         units.append(whole)
+        padded = f" {whole} "
+        runs = [padded[at : at + n] for n in char_lengths for at in range(len(padded) - n + 1)]
+        terms += runs or ([padded] if char_lengths else [])
         terms += [" ".join(units[-n:]) for n in range(2, min(ngrams, len(units)) + 1)]
     return terms
+
+
+def saturated(counts, idf, mean_terms, k=1.2, b=0.75):
+    """BM25's weights of each text's counts (a dict by term), in rows of length 1."""
+    rows = []
+    for count in counts:
+        half = k * (1 - b + b * len(count) / mean_terms)
+        row = {term: idf[term] * n / (n + half) for term, n in count.items()}
+        length = math.sqrt(sum(value * value for value in row.values()))
+        rows.append({term: value / length for term, value in row.items()})
+    return rows

@@ -10,20 +10,23 @@ from functools import partial
 
 import numpy as np
 import pytest
-from reference import terms_of
-from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
+from reference import saturated, terms_of
+from scipy.sparse import csr_array
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
 import xmlpreck
 from xmlpreck.cli import main
 from xmlpreck.config import ConfigError, InputError, TextConfig
 from xmlpreck.data import formats
 from xmlpreck.data.corpus import Corpus, count_labels, learn, vectorize
+from xmlpreck.data.dataset import stack_rows
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.shards import ShardSet
 from xmlpreck.data.text import (
     TextVectorizer,
     analyzer_settings,
     fit_labels,
+    fit_rows,
     fit_text,
     grow_text,
     label_matrix,
@@ -80,6 +83,30 @@ def test_equals_tfidf_vectorizer(settings):
         assert rows.indices.dtype == np.int32
         assert rows.has_canonical_format
         np.testing.assert_allclose(rows.toarray(), theirs.transform(part).toarray(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"hashed_features": 50}, {"token_pattern": WORDS}])
+def test_bm25_is_the_references(settings, tmp_path):
+    texts, new_texts = made_up_texts(300), made_up_texts(50, seed=1, n_words=90)
+    ours, kept = fit_rows(chunked(texts, 64), 1 << 20, weighting="bm25", **settings)
+    ours.save(tmp_path)
+    again = TextVectorizer.load(tmp_path)
+    alike = split_alike(ours.config)
+    if ours.feature_names is None:
+        counter = HashingVectorizer(n_features=50, alternate_sign=False, norm=None, **alike)
+    else:
+        counter = CountVectorizer(vocabulary=ours.feature_names, **alike)
+    mean_terms = counter.transform(texts).nnz / len(texts)
+    for part in (texts, new_texts):
+        expected = np.zeros((len(part), ours.n_features))
+        counts = [dict(zip(row.indices, row.data, strict=True)) for row in map(csr_array, counter.transform(part))]
+        for row, values in enumerate(saturated(counts, ours.idf, mean_terms)):
+            expected[row, list(values)] = list(values.values())
+        rows = ours.transform(part)
+        np.testing.assert_allclose(rows.toarray(), expected, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(again.transform(part).data, rows.data)
+    if kept is not None:
+        np.testing.assert_array_equal(stack_rows(list(kept)).data, ours.transform(texts).data)
 
 
 @pytest.mark.parametrize("settings", [{}, {"ngrams": 2, "sublinear_tf": False, "token_pattern": WORDS}])
@@ -141,6 +168,11 @@ def test_hand_computed_idf():
         ({"hashed_features": -1}, "text.hashed_features must be 0 or more"),
         ({"token_pattern": "[a-"}, "text.token_pattern must be a regular expression, but is '[a-'"),
         ({"token_pattern": "(a)(b)"}, "at most one (group)"),
+        ({"weighting": "bm"}, "text.weighting must be one of tfidf, bm25, but is 'bm'"),
+        ({"char_ngrams": "5-3"}, "text.char_ngrams must be lengths such as 3-5, from 1 to 10, but is '5-3'"),
+        ({"char_ngrams": "3"}, "text.char_ngrams must be lengths"),
+        ({"char_ngrams": "3-99"}, "text.char_ngrams must be lengths"),
+        ({"char_ngrams": "3-5", "token_pattern": "a"}, "text.char_ngrams must be empty beside text.token_pattern"),
     ],
 )
 def test_bad_settings_are_one_line(settings, message):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import kind_of_character, terms_of
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.utils import murmurhash3_32
 
 from xmlpreck.config import InputError, TextConfig
@@ -75,13 +76,35 @@ letters = st.characters(exclude_categories=["Cs"]) | st.sampled_from("aB-+# \u03
 
 @pytest.mark.usefixtures("small_shares")
 @settings(deadline=None)
-@given(st.lists(st.text(letters, max_size=40), min_size=1, max_size=4), st.integers(1, 3), st.booleans())
-@example(["\ufdfa" * 50, "a" * 5000, "-".join("ab" * 50)], 2, True)
-def test_compiled_terms_are_the_references(texts, ngrams, lowercase):
-    expected = [Counter(terms_of(text, ngrams, lowercase)) for text in texts]
+@given(
+    st.lists(st.text(letters, max_size=40), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.booleans(),
+    st.sampled_from(["", "", "1-1", "2-4", "4-10"]),
+)
+@example(["\ufdfa" * 50, "a" * 5000, "-".join("ab" * 50)], 2, True, "1-10")
+@example(["打a 3D打印ab"], 2, True, "2-3")
+def test_compiled_terms_are_the_references(texts, ngrams, lowercase, chars):
+    config = TextConfig(ngrams=ngrams, lowercase=lowercase, char_ngrams=chars)
+    shortest, longest = config.char_lengths
+    lengths = range(shortest, longest + 1) if chars else ()
+    expected = [Counter(terms_of(text, ngrams, lowercase, lengths)) for text in texts]
     documents = Counter(term for counts in expected for term in counts)
     for threads in (1, 3):
-        assert counts_of(texts, TextConfig(ngrams=ngrams, lowercase=lowercase), threads) == (documents, expected)
+        assert counts_of(texts, config, threads) == (documents, expected)
+
+
+def test_runs_of_characters_are_scikit_learns():
+    texts = ["a été naïve-x c++", "слово a bc", ""]
+    ours = fit_text([texts], min_df=1, max_df=1.0, char_ngrams="3-5", sublinear_tf=False)
+    theirs = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), min_df=1).fit(texts)
+    terms = {term for text in texts for term in terms_of(text)}
+    assert ours.feature_names == sorted({*theirs.get_feature_names_out(), *terms})
+    is_theirs = [place for place, term in enumerate(ours.feature_names) if term not in terms]
+    rows = ours.transform(texts).toarray() / ours.idf
+    found = theirs.transform(texts).toarray()[:, [theirs.vocabulary_[ours.feature_names[place]] for place in is_theirs]]
+    for row, counts in zip(rows[:2, is_theirs], found[:2], strict=True):
+        np.testing.assert_allclose(row / row.sum(), counts / counts.sum(), rtol=1e-5)
 
 
 def zipf_texts():

@@ -3,14 +3,15 @@
     python tools/bench_text.py --data ../shared/data/eurlex57k/train.parquet [--column text] [--rows 45000]
         [--pecos PYTHON] [--threads 0] [--out bench_text.json]
 
-    python tools/bench_text.py --scores ../shared/data/debtags/{de,ru,zh_CN}
+    python tools/bench_text.py --scores ../shared/data/debtags/{de,ru,zh_CN} [--no-tune] [--language de]
+        [--set "text.ngrams=2 text.min_df=2" ...]
 
 Checks first, on 500 texts, that our rows are those of TfidfVectorizer with the terms of tests/reference.py. Then each
 learns its vocabulary from all texts and turns these into rows; ratios are of one run. Last, single texts of 600 words.
 `--pecos` is the Python of an environment that has libpecos. `--scores` trains on each folder
-instead (train.jsonl and test.jsonl, or train.parquet and dev.parquet), untuned and with three seeds, and prints the
-mean P@1, P@3 and P@5: by default, with the regular expression that was the default before, and with the stems of
-`--language`, if given.
+instead (train.jsonl and test.jsonl, or train.parquet and dev.parquet), as `xmlpreck train` does (or untuned, with
+`--no-tune`) and with three seeds, and prints the mean P@1, P@3 and P@5: by default, with the regular expression that
+was the default before, with the stems of `--language`, if given, and with every `--set`.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from bench_train import machine
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import xmlpreck
+from xmlpreck.config import parse_words
 from xmlpreck.data.location import Columns, DataLocation
 from xmlpreck.data.text import TextVectorizer, fit_rows, fit_text
 
@@ -92,7 +94,7 @@ def time_single(vectorizer: TextVectorizer, texts: list[str], n_calls: int = 200
     return {"median_ms": float(median), "p99_ms": float(high)}
 
 
-def mean_scores(folder: Path, settings: dict[str, Any], n_seeds: int) -> list[float]:
+def mean_scores(folder: Path, settings: dict[str, Any], n_seeds: int, tune: bool, threads: int) -> list[float]:
     """Train with some seeds; returns the mean P@1, P@3 and P@5 in percent."""
     is_lines = (folder / "train.jsonl").exists()
     columns = Columns() if is_lines else Columns("text", "labels")
@@ -100,19 +102,23 @@ def mean_scores(folder: Path, settings: dict[str, Any], n_seeds: int) -> list[fl
     train, test = (DataLocation(str(folder / name), columns=columns) for name in names)
     scores = []
     for seed in range(n_seeds):
-        model = xmlpreck.fit(train, tune=False, seed=seed, settings=settings)
+        model = xmlpreck.fit(train, tune=tune, seed=seed, threads=threads, settings=settings)
         found = model.score(test.open(model.vectorizer, model.label_names))
         scores.append([found[f"P@{k}"] for k in (1, 3, 5)])
     return [round(float(score), 2) for score in np.mean(scores, axis=0)]
 
 
-def print_scores(folders: list[str], language: str | None, n_seeds: int) -> None:
-    kinds: dict[str, dict[str, Any]] = {"words of every script": {}, OLD_PATTERN: {"text.token_pattern": OLD_PATTERN}}
-    if language:
-        kinds[f"stems, {language}"] = {"text.language": language}
-    for folder in map(Path, folders):
+def print_scores(args: argparse.Namespace) -> None:
+    kinds: dict[str, dict[str, Any]] = {"default": {}}
+    if not args.set:
+        kinds[OLD_PATTERN] = {"text.token_pattern": OLD_PATTERN}
+    if args.language:
+        kinds[f"stems, {args.language}"] = {"text.language": args.language}
+    kinds |= {words: parse_words(words.split()) for words in args.set}
+    for folder in map(Path, args.scores):
         for name, settings in kinds.items():
-            print(f"{folder.name:8s} {name:24s}", *mean_scores(folder, settings, n_seeds), flush=True)
+            scores = mean_scores(folder, settings, args.seeds, not args.no_tune, args.threads)
+            print(f"{folder.name:8s} {name:24s}", *scores, flush=True)
 
 
 def main() -> int:
@@ -121,6 +127,8 @@ def main() -> int:
     what.add_argument("--data")
     what.add_argument("--scores", nargs="+", metavar="FOLDER")
     parser.add_argument("--language")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE ...")
+    parser.add_argument("--no-tune", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--column", default="text")
     parser.add_argument("--rows", type=int, default=45_000)
@@ -129,7 +137,7 @@ def main() -> int:
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.scores:
-        print_scores(args.scores, args.language, args.seeds)
+        print_scores(args)
         return 0
     texts = pq.read_table(args.data, columns=[args.column])[args.column].to_pylist()[: args.rows]
     check_equal(texts[:500])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xmlpreck.config.expressions import Endless, check_ends
+from xmlpreck.config.expressions import fault_of
 from xmlpreck.machine import n_cores
 
 # Settings of training that are named parameters of `fit` and flags of `train`; the others go by `settings` and --set.
@@ -34,7 +34,7 @@ MAX_COUNT = 2**31 - 1
 MAX_K = 1 << 16
 MAX_HASHED = 1 << 26  # each column takes 8 bytes of a vectorizer and 8 of a model, used or not
 MAX_NGRAMS = 10  # a text of n words has this many times n terms
-MAX_PATTERN = 300
+WEIGHTINGS = ("tfidf", "bm25")
 MAX_LANGUAGE = 30
 MAX_STEP = 1e38  # what float32 can hold
 THREADS_A_CORE = 4  # more only wait for each other
@@ -280,13 +280,19 @@ class TextConfig:
         1,
         rule="a share above 0 and at most 1",
     )
-    sublinear_tf: bool = setting(True, "count a term that occurs n times as 1 + ln(n), not n")
+    weighting: str = setting(
+        "tfidf", "tfidf, or bm25 = n / (n + c) for a term that occurs n times, c by the text's length (docs/text.md)"
+    )
+    sublinear_tf: bool = setting(True, "tfidf: count a term that occurs n times as 1 + ln(n), not n")
     lowercase: bool = setting(True, "fold upper and lower case (Unicode case folding) first")
     token_pattern: str = setting(
         "", "regular expression that matches a word, many times slower; empty = words of every script (docs/text.md)"
     )
     language: str = setting(
         "", "stem words as Snowball does for this language, e.g. de or german (extra `language`); empty = do not stem"
+    )
+    char_ngrams: str = setting(
+        "", "runs of characters of a word that are terms beside the word, e.g. 3-5 = of 3 to 5; empty = none"
     )
     hashed_features: int = setting(
         0, "hash terms to this many columns instead of keeping a vocabulary; 0 = keep a vocabulary", 0, MAX_HASHED
@@ -296,22 +302,22 @@ class TextConfig:
         check_settings("text", self)
         is_name = len(self.language) <= MAX_LANGUAGE and (not self.language or self.language.isidentifier())
         require(is_name, "text.language", self.language, "a language such as de or german")
+        require(self.weighting in WEIGHTINGS, "text.weighting", self.weighting, "one of " + ", ".join(WEIGHTINGS))
+        shortest, longest = self.char_lengths
+        is_range = not self.char_ngrams or 1 <= shortest <= longest <= MAX_NGRAMS
+        require(is_range, "text.char_ngrams", self.char_ngrams, f"lengths such as 3-5, from 1 to {MAX_NGRAMS}")
         if self.token_pattern:
-            require(not self.language, "text.language", self.language, "empty beside text.token_pattern")
-            self._check_pattern()
+            for name in ("language", "char_ngrams"):
+                value = getattr(self, name)
+                require(not value, f"text.{name}", value, "empty beside text.token_pattern")
+            if (fault := fault_of(self.token_pattern)) is not None:
+                raise ConfigError(f"text.token_pattern {fault}")
 
-    def _check_pattern(self) -> None:
-        is_short = len(self.token_pattern) <= MAX_PATTERN
-        require(is_short, "text.token_pattern", self.token_pattern[:60], f"of at most {MAX_PATTERN} letters")
-        try:
-            n_groups = re.compile(self.token_pattern).groups
-            check_ends(self.token_pattern)  # models come from anywhere, and so do texts
-        except Endless as error:
-            raise ConfigError(f"text.token_pattern {self.token_pattern!r:.60} {error}") from None
-        except (re.error, OverflowError, RecursionError) as error:
-            message = f"text.token_pattern must be a regular expression, but is {self.token_pattern!r:.60}: {error}"
-            raise ConfigError(message) from None
-        require(n_groups <= 1, "text.token_pattern", self.token_pattern, "an expression with at most one (group)")
+    @property
+    def char_lengths(self) -> tuple[int, int]:
+        """Return the lengths of the shortest and the longest runs of characters; 0, 0 = none."""
+        shortest, _, longest = self.char_ngrams.partition("-")
+        return parse_whole(shortest) or 0, parse_whole(longest) or 0
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ is at most a constant for each letter where nothing behind an unbounded repeat c
 again. What stands before it has a bounded number of ways to match, and these are counted.
 """
 
+import re
 from collections.abc import Sequence
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
+MAX_PATTERN = 300
 MAX_STEPS = 1000  # at one place of a text
 _MANY = MAX_STEPS + 1
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
@@ -35,6 +37,20 @@ class _Cost(NamedTuple):
 
     ways: int
     steps: int
+
+
+def fault_of(pattern: str) -> str | None:
+    """Say what is wrong with an expression that is to match words; None = nothing."""
+    if len(pattern) > MAX_PATTERN:
+        return f"must be of at most {MAX_PATTERN} letters, but is {pattern[:60]!r:.60}"
+    try:
+        n_groups = re.compile(pattern).groups
+        check_ends(pattern)  # models come from anywhere, and so do texts
+    except Endless as error:
+        return f"{pattern!r:.60} {error}"
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"must be a regular expression, but is {pattern!r:.60}: {error}"
+    return None if n_groups <= 1 else f"must be an expression with at most one (group), but is {pattern!r:.60}"
 
 
 def check_ends(pattern: str) -> None:

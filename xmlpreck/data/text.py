@@ -81,7 +81,20 @@ class TextVectorizer:
             counts = _as_matrix(words.count(texts, self._columns, self.config, threads), self.n_features)
         else:
             counts = _hashed_counts(texts, self.config) if self.feature_names is None else self._counts(texts)
-        return words.weigh(counts, self.idf, self.config.sublinear_tf, threads)
+        return self.weigh(counts, threads)
+
+    @cached_property
+    def documents(self) -> np.ndarray:
+        """Count the documents of each feature: they follow from its idf, exactly."""
+        return np.rint((1 + self.n_documents) / np.exp(self.idf - 1) - 1).astype(np.int64)
+
+    @cached_property
+    def _mean_terms(self) -> float:
+        return float(max(self.documents.sum(), 1) / self.n_documents)
+
+    def weigh(self, counts: csr_array, threads: int = 0) -> csr_array:
+        """Turn counts into rows."""
+        return words.weigh(counts, self.idf, self.config, self._mean_terms, threads)
 
     def _counts(self, texts: list[str]) -> csr_array:
         """Count each known term in each text; faster than CountVectorizer, which looks up every word."""
@@ -207,7 +220,7 @@ def fit_rows(
     if counted.rows is None:
         return vectorizer, None
     matrices = (_as_matrix(counts, len(idf)) for counts in counted.rows)
-    return vectorizer, (words.weigh(matrix, idf, config.sublinear_tf, threads) for matrix in matrices)
+    return vectorizer, (vectorizer.weigh(matrix, threads) for matrix in matrices)
 
 
 def grow_text(vectorizer: TextVectorizer, chunks: Iterable[list[str]], threads: int = 0) -> TextVectorizer:
@@ -217,7 +230,7 @@ def grow_text(vectorizer: TextVectorizer, chunks: Iterable[list[str]], threads: 
     documents on: in the old ones it was too rare, or too frequent, to be kept.
     """
     config, known = vectorizer.config, vectorizer.feature_names
-    old_df = np.rint((1 + vectorizer.n_documents) / np.exp(vectorizer.idf - 1) - 1).astype(np.int64)
+    old_df = vectorizer.documents.copy()
     all_terms = replace(config, min_df=1, max_df=1.0)
     n_new, terms, new_df, _ = _count_documents(chunks, all_terms, threads)
     n_documents = vectorizer.n_documents + n_new

@@ -30,6 +30,7 @@ from xmlpreck.kernels.words import (
     SYLLABIC,
     WORD,
     Folding,
+    Runs,
     Texts,
     composing,
     unknown_points,
@@ -48,6 +49,9 @@ _HYPHENS = "-\u2010"  # NFKC makes U+2011 U+2010
 _IGNORED = {0xAD, 0x200C, 0x200D, 0x2060, 0xFEFF, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
 _MIN_BYTES = 1 << 16  # per thread: fewer are counted before a thread has started
 _MIN_VALUES = 1 << 16
+
+# Usual values; others were no better (docs/text.md).
+BM25_K, BM25_B = 1.2, 0.75
 
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _MAX_STEMS = 1 << 20  # kept for words that come again
@@ -230,9 +234,10 @@ class TermCounter:
     def add(self, texts: list[str]) -> None:
         """Count the terms of some texts."""
         encoded, folding = prepare(texts, self.config)
+        runs = Runs(self.config.ngrams, *self.config.char_lengths)
 
         def count(share: int, first: int, last: int) -> Any:
-            return counting.learn_terms(encoded, first, last, folding, self.config.ngrams, self._tables[share], _SEED)
+            return counting.learn_terms(encoded, first, last, folding, runs, self._tables[share], _SEED)
 
         counted = _run(_share(encoded, self.threads), count)
         for share, (table, *_) in enumerate(counted):
@@ -302,17 +307,32 @@ class Columns:
 def count(texts: list[str], columns: Columns, config: TextConfig, threads: int = 0) -> Counts:
     """Count the terms of each text; columns ascend within a row."""
     encoded, folding = prepare(texts, config)
+    runs = Runs(config.ngrams, *config.char_lengths)
 
     def run(share: int, first: int, last: int) -> Any:
         totals = np.zeros(columns.number, np.int32)
-        return counting.count_known(encoded, first, last, folding, config.ngrams, columns.table, _SEED, totals)
+        return counting.count_known(encoded, first, last, folding, runs, columns.table, _SEED, totals)
 
     return _joined(_run(_share(encoded, threads), run))
 
 
-def weigh(counts: csr_array, idf: np.ndarray, sublinear: bool, threads: int = 0) -> csr_array:
-    """Turn counts (float64) into float32 tf-idf values, rows of length 1."""
-    weights = 1.0 + np.log(counts.data) if sublinear else counts.data
+def saturate(counts: csr_array, mean_terms: float) -> np.ndarray:
+    """Weigh counts as BM25 does: n / (n + c), where c grows with the number of different terms of the text.
+
+    Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: BM25 and Beyond". The length of a text is
+    its number of different terms, whose mean follows from the documents of each term: nothing more is stored.
+    """
+    n_terms = np.diff(counts.indptr)
+    half = BM25_K * (1 - BM25_B + BM25_B * n_terms / mean_terms)
+    return counts.data / (counts.data + np.repeat(half, n_terms))
+
+
+def weigh(counts: csr_array, idf: np.ndarray, config: TextConfig, mean_terms: float, threads: int = 0) -> csr_array:
+    """Turn counts (float64) into float32 values, weighted by idf, in rows of length 1."""
+    if config.weighting == "bm25":
+        weights = saturate(counts, mean_terms)
+    else:
+        weights = 1.0 + np.log(counts.data) if config.sublinear_tf else counts.data
     values, offsets = np.empty(len(weights), np.float32), counts.indptr
     n_shares = min(threads or n_cores(), len(weights) // _MIN_VALUES) if len(weights) > _MIN_VALUES else 1
     ends = np.searchsorted(offsets, np.linspace(0, len(weights), n_shares + 1)[1:-1]).tolist()

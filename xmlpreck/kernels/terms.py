@@ -151,7 +151,7 @@ def with_room(terms, n_terms, n_bytes, seed):
 
 
 @kernel
-def learn_terms(texts, first, last, folding, ngrams, terms, seed):
+def learn_terms(texts, first, last, folding, runs, terms, seed):
     """Add the terms of texts first to last - 1, and count the documents of each.
 
     Returns (the table, numbers of terms, how often each occurs, number of distinct terms of each text).
@@ -161,7 +161,7 @@ def learn_terms(texts, first, last, folding, ngrams, terms, seed):
     n_ids = 0
     for text in range(first, last):
         clean, n_clean = fold(texts, text, folding, clean)
-        slices, n_slices = split(clean, n_clean, ngrams, slices)
+        slices, n_slices = split(clean, n_clean, runs, slices)
         n_bytes = 0
         for term in range(n_slices):
             n_bytes += slices[term, 1] - slices[term, 0]
@@ -238,7 +238,7 @@ def weigh(weights, columns, offsets, idf, values, first, last):
 
 
 @kernel
-def count_known(texts, first, last, folding, ngrams, terms, seed, totals):
+def count_known(texts, first, last, folding, runs, terms, seed, totals):
     """Count terms in texts first to last - 1; returns (columns, counts, number of columns of each text).
 
     Columns are the numbers of known terms; without any, terms are hashed to as many as `totals` has, as scikit-learn
@@ -249,7 +249,7 @@ def count_known(texts, first, last, folding, ngrams, terms, seed, totals):
     n_ids = 0
     for text in range(first, last):
         clean, n_clean = fold(texts, text, folding, clean)
-        slices, n_slices = split(clean, n_clean, ngrams, slices)
+        slices, n_slices = split(clean, n_clean, runs, slices)
         if columns.size < n_slices:
             columns = np.empty(2 * n_slices, np.int64)
         if terms.size[0]:

@@ -44,6 +44,14 @@ class Texts(NamedTuple):
     bounds: np.ndarray  # (n_texts + 1,) int64
 
 
+class Runs(NamedTuple):
+    """Which runs are terms: of 1 to `words` words, and of `shortest` to `longest` characters of a word (0 = none)."""
+
+    words: int = 1
+    shortest: int = 0
+    longest: int = 0
+
+
 @kernel
 def _decode(data, at):
     """Return (code point, its number of bytes) of the UTF-8 character at a byte that is not ASCII."""
@@ -188,27 +196,29 @@ def _fold_into(texts, text, folding, clean):
 
 
 @kernel
-def split(clean, end, ngrams, slices):
+def split(clean, end, runs, slices):
     """Write where each term of clean bytes starts and ends; returns (slices, number of terms)."""
     size = end // 4 + 64
     while True:
         if slices.shape[0] < size:
             slices = np.empty((size, 2), np.int64)
-        n_terms = _split_into(clean, end, ngrams, slices)
+        n_terms = _split_into(clean, end, runs, slices)
         if n_terms >= 0:
             return slices, n_terms
         size = 2 * slices.shape[0]
 
 
 @kernel
-def _split_into(clean, end, ngrams, slices):
+def _split_into(clean, end, runs, slices):
     """Write where each term starts and ends; returns their number, or -1 if there is no room."""
+    ngrams, shortest, longest = runs
     history = np.zeros(ngrams, np.int64)  # where the last units start
     n_units = n_terms = at = 0
     while at < end:
         byte = clean[at]
         if byte in (_BLANK, _BREAK):
             n_units = 0 if byte == _BREAK else n_units
+            clean[at] = _BLANK  # before every word, as its runs of characters need it
             at += 1
             continue
         at += byte < _BLANK  # behind the mark of a script without blanks
@@ -217,11 +227,11 @@ def _split_into(clean, end, ngrams, slices):
         while clean[at] > _BLANK:
             is_plain &= clean[at] > _HYPHEN  # signs and the hyphen are below all letters and digits
             at += 1
-        if n_terms + 4 * (at - start) + ngrams > slices.shape[0]:
+        if n_terms + (4 + longest) * (at - start + 2) + ngrams > slices.shape[0]:
             return -1
         if byte < _BLANK:
-            shortest, longest = IDEOGRAPH_RUNS if byte == IDEOGRAPH else SYLLABIC_RUNS
-            n_terms = _split_run(clean, start, at, shortest, longest, slices, n_terms)
+            least, most = IDEOGRAPH_RUNS if byte == IDEOGRAPH else SYLLABIC_RUNS
+            n_terms = _split_run(clean, start, at, least, most, slices, n_terms)
             n_units = 0
             continue
         if is_plain:
@@ -229,6 +239,8 @@ def _split_into(clean, end, ngrams, slices):
             n_terms += 1
         else:
             n_terms = _split_unit(clean, start, at, slices, n_terms)
+        if longest:  # with the blanks around the word, so that its beginning and its end differ from what is within
+            n_terms = _split_run(clean, start - 1, at + 1, shortest, longest, slices, n_terms)
         if ngrams > 1:
             history[n_units % ngrams] = start
             n_units += 1

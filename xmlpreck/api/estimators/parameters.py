@@ -97,10 +97,12 @@ class TextParameters(TrainingParameters):
     ngrams: int | None = None
     min_df: int | None = None
     max_df: float | None = None
+    weighting: str | None = None
     sublinear_tf: bool | None = None
     lowercase: bool | None = None
     token_pattern: str | None = None
     language: str | None = None
+    char_ngrams: str | None = None
     hashed_features: int | None = None
 
 
