@@ -70,7 +70,8 @@ def test_same_bits_as_the_command(form, many, tuned, tmp_path):
 def test_parameters_are_the_settings():
     sections = RunConfig().to_dict()
     names = {name for section in sections.values() for name in section} - {"seed", "threads"}
-    assert XMLTextClassifier().get_params().keys() == names | {"random_state", "n_jobs", "tune", "calibrate"}
+    own = {"random_state", "n_jobs", "tune", "tune_text", "calibrate"}
+    assert XMLTextClassifier().get_params().keys() == names | own
     for name, (default, text) in describe(TextConfig).items():
         assert f"\n{name} : {type(default).__name__}, default {default!r}\n    " in XMLTextClassifier.__doc__
         assert text[1:] in XMLTextClassifier.__doc__

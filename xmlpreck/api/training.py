@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from xmlpreck import config as settings_of
 from xmlpreck import train
 from xmlpreck.api.engine import RayEngine, refuse_text, shared_rows
-from xmlpreck.api.inputs import AnyModel, as_model, open_location, open_rows
+from xmlpreck.api.inputs import AnyModel, as_model, open_location
 from xmlpreck.api.labels import LabelFile, add_labels, add_vocabulary, name_all_labels
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
+from xmlpreck.api.texts import choose_text, open_new
 from xmlpreck.config import InputError, RunConfig, TrainConfig
-from xmlpreck.data import catalog, corpus
+from xmlpreck.data import catalog
 from xmlpreck.data.dense import put_beside
 from xmlpreck.data.location import REMEMBERED, Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
-from xmlpreck.data.text import TextVectorizer, grow_text
-from xmlpreck.files.progress import Reading
+from xmlpreck.data.text import TextVectorizer
 from xmlpreck.kernels.caching import on_compilation
 from xmlpreck.model import Model, check_target
 from xmlpreck.train import Plan, Safety
@@ -58,6 +58,7 @@ def fit(
     out: str | Path | None = None,
     *,
     tune: bool = True,
+    tune_text: bool = False,
     config: str | Path | RunConfig | None = None,
     algo: str | None = None,
     effort: str | None = None,
@@ -91,6 +92,8 @@ def fit(
     tune : bool
         Choose the settings that are not given: by the labels of a row where these are five or more, else by short
         trials on held-out rows. All rows are trained on then.
+    tune_text : bool
+        Raw text: choose among words, pairs of words, runs of characters and BM25 by short runs first (docs/text.md).
     config : path, name or RunConfig, optional
         A TOML file, the name of one in configs/, or settings.
     algo, effort, favour, k, epochs, members, eta, tau, heldout, threads, seed
@@ -122,7 +125,9 @@ def fit(
     chosen, _ = read_settings(data, config, named_values(given, settings))
     data = with_dense(data, dense, embed)
     file = LabelFile(labels) if isinstance(labels, str | Path) else labels
-    return run_training(data, chosen, out, tune, limits, engine, progress, listener, labels=file).model
+    return run_training(
+        data, chosen, out, tune, limits, engine, progress, listener, labels=file, tune_text=tune_text
+    ).model
 
 
 def with_dense(data: Data, dense: Any = None, embed: str | None = None) -> Data:
@@ -146,6 +151,7 @@ def run_training(
     listener: Listener | None = None,
     score_test: bool = False,
     labels: LabelFile | None = None,
+    tune_text: bool = False,
 ) -> Trained:
     """Do what `fit` does with settings that are read; with `score_test` also measure P@k where there are test rows."""
     vocabulary = None if labels is None else labels.read()
@@ -157,6 +163,8 @@ def run_training(
         refuse_text(location)
     connection = engine.connect(listener.note) if engine else nullcontext()
     with kept_safe(folder, limits, listener) as safety, connection as session:
+        analyzed = choose_text(location, settings, listener, progress) if tune_text else None
+        settings = settings if analyzed is None else analyzed.settings
         rows, vectorizer, settings = open_training(data, settings, listener, progress, safety.memory)
         listener.opened(location, rows)
         started = time.perf_counter()
@@ -166,6 +174,8 @@ def run_training(
             model = fit_here(rows, settings, tune, safety, progress, listener)
         else:
             model = _fit_on_ray(rows, settings, tune, safety, progress, listener, (engine, session, location))
+        if analyzed is not None:
+            model.info["analyzers"] = analyzed.evidence
         if weighed is not None:
             model.info["dense"] = weighed.evidence
         if labels is not None and vocabulary is not None:
@@ -352,32 +362,12 @@ def update(
         values["train.eta"] = eta
     settings = settings_of.override(sections, values, name)
     listener = listener or Listener()
-    rows, vectorizer = _open_new(data, model, grow_vocabulary, threads, progress)
+    rows, vectorizer = open_new(data, model, grow_vocabulary, threads, progress)
     started = time.perf_counter()
     newer = name_all_labels(train.update(model, rows, settings, freeze, listener.passed, progress))
     run = finish(newer, vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
     added = newer.n_labels - n_known, newer.n_features - model.n_features
     return Updated(run.model, run.seconds, run.folder, run.n_bytes, n_new_labels=added[0], n_new_features=added[1])
-
-
-def _open_new(
-    data: Data, model: Model, grow_vocabulary: bool, threads: int, progress: bool
-) -> tuple[RowSource, TextVectorizer | None]:
-    """Open rows by a model's vectorizer; a grown one has the terms of the texts behind those of the model."""
-    if not grow_vocabulary:
-        return open_rows(data, model, progress), model.vectorizer
-    location = locate(data)
-    documents = None if location is None else location.of_model(model.info).documents()
-    if model.rows.n_dense:
-        raise InputError(
-            "--grow-vocabulary has no place for new words before dense features: train on all rows instead"
-        )
-    if documents is None or model.vectorizer is None or model.label_names is None:
-        raise InputError("--grow-vocabulary needs new texts, and a model that was trained on texts")
-    reading = Reading("texts", progress)
-    texts = (chunk.texts for chunk in reading.over(documents.chunks()))
-    vectorizer = grow_text(model.vectorizer, texts, threads)
-    return corpus.vectorize(documents, vectorizer, model.label_names, reading, threads), vectorizer
 
 
 def load_model(folder: str | Path, verify: bool = False) -> Model:

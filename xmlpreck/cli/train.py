@@ -49,6 +49,12 @@ def add_train(commands: Any) -> None:
     add_label_options(
         train, "vocabulary of the labels: TSV, CSV, SKOS, JSON lines (docs/labels.md); the model keeps it"
     )
+    train.add_argument(
+        "--tune-text",
+        action="store_true",
+        help="raw text: choose among words, pairs of words, words with runs of characters, stems of --language, and "
+        "BM25, by short runs on at most 10,000 texts (default: words, or stems with --language)",
+    )
     train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     train.add_argument(
@@ -76,6 +82,8 @@ def run(args: argparse.Namespace) -> None:
     if args.sweep:
         if labels is not None:
             raise config.InputError("--sweep compares settings of training: leave out --labels-file")
+        if args.tune_text:
+            raise config.InputError("--sweep compares settings of training: leave out --tune-text")
         run_sweep(args, location, values, limits)
         return
     settings, source = training.read_settings(location, args.config, values)
@@ -92,6 +100,7 @@ def run(args: argparse.Namespace) -> None:
             listener,
             score_test=True,
             labels=labels,
+            tune_text=args.tune_text,
         )
     if made.test is None:
         note("no test rows: nothing to score")

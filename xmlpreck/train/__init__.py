@@ -1,5 +1,6 @@
 """Training over time: what a run needs, its passes, its checkpoints, and the scorer that comes out."""
 
+from xmlpreck.train.analyzers import Analyzed, choose_analyzer, draw_rows, draw_texts
 from xmlpreck.train.blend import choose_dense_weight
 from xmlpreck.train.checkpoint import CheckpointError, Checkpoints
 from xmlpreck.train.passes import PassFacts, PreparedRows
@@ -13,6 +14,7 @@ from xmlpreck.train.update import update
 
 __all__ = [
     "CHECKPOINT_MINUTES",
+    "Analyzed",
     "CheckpointError",
     "Checkpoints",
     "Interrupted",
@@ -23,7 +25,10 @@ __all__ = [
     "Safety",
     "Trainer",
     "TrainingError",
+    "choose_analyzer",
     "choose_dense_weight",
+    "draw_rows",
+    "draw_texts",
     "fit",
     "fit_tuned",
     "format_bytes",

@@ -114,7 +114,7 @@ class PrecAtKClassifier(LabelPredictor):
         check_consistent_length(rows, target.labels)
         copies = copies_of(sample_weight, rows)
         rows = rows if copies is None else rows[copies.row_ids]
-        trained = self._fit_rows(rows, copy_labels(target, copies), self._feature_names())
+        trained = self._fit_rows(rows, copy_labels(target, copies), self._feature_names(), self.read_settings())
         self._config, self._trainer = trained.settings, None
         return self
 

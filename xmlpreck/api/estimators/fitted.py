@@ -34,7 +34,7 @@ from xmlpreck.api.estimators.targets import (
     indicator_of,
     read_target,
 )
-from xmlpreck.config import InputError, TrainConfig
+from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.data.dataset import Dataset, TopK
 from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH, Calibration
@@ -71,8 +71,9 @@ class LabelPredictor(ClassifierMixin, TrainingParameters):
     def _check_rows(self, X: Features, reset: bool = False) -> csr_array:
         raise NotImplementedError
 
-    def _fit_rows(self, rows: csr_array, target: Target, feature_names: list[str] | None) -> Trained:
-        settings = self.read_settings()
+    def _fit_rows(
+        self, rows: csr_array, target: Target, feature_names: list[str] | None, settings: RunConfig
+    ) -> Trained:
         data = Dataset(rows, target.labels, label_names(target.kind, target.classes), feature_names)
         trained = train_model(data, settings, self.tune, self.calibrate, target.kind)
         self._set_fitted(trained, target)

@@ -104,6 +104,7 @@ class TextParameters(TrainingParameters):
     language: str | None = None
     char_ngrams: str | None = None
     hashed_features: int | None = None
+    tune_text: bool = False
 
 
 def _plain(value: object) -> object:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from xmlpreck.api.engine import log
 from xmlpreck.api.estimators.fitted import LabelPredictor
 from xmlpreck.api.estimators.fitting import Weights, copies_of, copy_labels
 from xmlpreck.api.estimators.parameters import TextParameters, documented
@@ -16,6 +17,7 @@ from xmlpreck.api.estimators.targets import Features, Labels, read_target
 from xmlpreck.api.explaining import ExplainedRow, explain
 from xmlpreck.config import InputError
 from xmlpreck.data.text import fit_text
+from xmlpreck.train import choose_analyzer, draw_rows
 
 
 @documented("text", "train", "rows")
@@ -32,6 +34,8 @@ class XMLTextClassifier(LabelPredictor, TextParameters):
         If it is not given, tuning may choose 10 for training.
     **settings
         Every other setting by its name; `help()` of this class lists them with their defaults.
+    tune_text : bool, default False
+        Choose among words, pairs of words, runs of characters and BM25 by short runs on held-out texts first.
     tune, calibrate, random_state, n_jobs
         As in PrecAtKClassifier.
 
@@ -74,10 +78,15 @@ class XMLTextClassifier(LabelPredictor, TextParameters):
         check_consistent_length(texts, target.labels)
         copies = copies_of(sample_weight, np.zeros((len(texts), 1)))
         texts = texts if copies is None else [texts[i] for i in copies.row_ids]
-        vectorizer = fit_text([texts], **vars(self.read_settings().text))
-        rows, target = vectorizer.transform(texts), copy_labels(target, copies)
-        trained = self._fit_rows(rows, target, vectorizer.feature_names)
-        self.model_ = trained.model.fresh(vectorizer=vectorizer)
+        target, settings = copy_labels(target, copies), self.read_settings()
+        evidence = None
+        if self.tune_text:
+            drawn = draw_rows(len(texts), settings.train)
+            settings, evidence = choose_analyzer([texts[i] for i in drawn], target.labels[drawn], settings, log.info)
+        vectorizer = fit_text([texts], **vars(settings.text))
+        trained = self._fit_rows(vectorizer.transform(texts), target, vectorizer.feature_names, settings)
+        info = {"analyzers": evidence} if self.tune_text else {}
+        self.model_ = trained.model.fresh(vectorizer=vectorizer, info=trained.model.info | info)
         return self
 
     def explain(self, text: str, labels: Sequence[str | int] = (), k: int | None = None) -> ExplainedRow:
