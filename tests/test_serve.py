@@ -1,33 +1,25 @@
 """xmlpreck serve: what it answers, what it refuses, and that it goes on whatever happens to it."""
 
-import http.client
 import json
-import os
-import random
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import threading
-import time
 
-import hypothesis
 import numpy as np
 import pytest
 from helpers import ROOT
 from serving import LABELS, make_model, serving
 
 sys.path.insert(0, str(ROOT / "tools"))
-import torture_serve
 
 from xmlpreck import InputError
 from xmlpreck.cli import main
 from xmlpreck.model.prediction import Choice
 from xmlpreck.serve import ServeSettings
-from xmlpreck.serve.sharing import new_file, pack, unpack
 
 
 @pytest.fixture(scope="module")
@@ -238,135 +230,6 @@ def test_openapi_document_names_every_path(client):
             assert status not in (404, 405), path
 
 
-def test_requests_that_arrive_together_get_their_own_answers(server):
-    model = make_model(0)
-    texts = [f"{one} {two}" for one in ("cod", "eel", "oak", "elm") for two in ("chalk", "slate", "the", "19")]
-    wrong = []
-
-    def ask(text):
-        client = server.client()
-        for k in (1, 2, 3, 4) * 10:
-            found = client.json("/predict", {"text": text, "k": k})["results"][0]["labels"]
-            if found != expected(model, text, k):
-                wrong.append((text, k, found))
-
-    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-def test_new_versions_killed_workers_and_a_graceful_stop(tmp_path):
-    """Under load: versions come and go, one is broken, a worker is killed; only its own requests may fail."""
-    models = [make_model(seed) for seed in (10, 11)]
-    link = tmp_path / "live"
-    for number, model in enumerate(models):
-        model.save(tmp_path / f"v{number}")
-    link.symlink_to("v0")
-    text = "eel and slate"
-    answers = [expected(model, text) for model in models]
-    failed, wrong, seen, stopping = [], [], set(), threading.Event()
-    with serving("--model", link, "--workers", "2", "--reload", "0.02") as server:
-
-        def ask():
-            client = server.client()
-            while not stopping.is_set():
-                try:
-                    found = client.json("/predict", {"text": text})
-                except (OSError, EOFError) as error:
-                    failed.append(error)
-                    client = server.client()
-                    continue
-                labels = found["results"][0]["labels"]
-                seen.add((found["version"], answers.index(labels) if labels in answers else -1))
-                if labels not in answers:
-                    wrong.append(found)
-
-        def replace(target):
-            scratch = tmp_path / "next"
-            scratch.symlink_to(target)
-            scratch.replace(link)
-
-        def wait_for(number):
-            client = server.client()
-            for _ in range(3000):
-                if client.json("/predict", {"text": text})["results"][0]["labels"] == answers[number]:
-                    return
-                time.sleep(0.01)
-            raise AssertionError(f"version {number} is not served: {server.notes}")
-
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for number in (1, 0, 1, 0):
-            replace(f"v{number}")
-            wait_for(number)
-        shutil.copytree(tmp_path / "v1", tmp_path / "broken")
-        (tmp_path / "broken" / "row_weights.npy").write_bytes(b"nothing")
-        replace("broken")
-        while not any("row_weights.npy" in note for note in server.notes):
-            time.sleep(0.01)
-        wait_for(0)
-        models[1].save(tmp_path / "v0")  # the folder itself is replaced, too
-        replace("v0")
-        wait_for(1)
-        assert failed == []
-        os.kill(server.workers()[0], signal.SIGKILL)
-        while not any("another takes its place" in note for note in server.notes):
-            time.sleep(0.01)
-        wait_for(1)
-        assert len(failed) <= len(threads)
-        stopping.set()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
-        assert len(seen) == 2, "an answer and its version do not go together"
-        busy = server.client()
-        busy.connection.putrequest("POST", "/predict")
-        body = json.dumps({"text": text}).encode()
-        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body)))):
-            busy.connection.putheader(name, value)
-        busy.connection.endheaders()
-        time.sleep(0.2)
-        server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        busy.connection.send(body)  # what has begun is answered
-        assert busy.connection.getresponse().status == 200
-        assert server.process.wait(60) == 0
-        with pytest.raises(OSError, match="refused"):
-            server.client().ask("/healthz")
-
-
-def test_slow_clients_do_not_hold_up_others(folders):
-    words = ("--read-seconds", "0.5", "--max-body", "2000", "--idle-seconds", "1")
-    with serving("--model", folders / "news", *words) as server:
-        place = server.client().connection
-        slow = [socket.create_connection((place.host, place.port)) for _ in range(100)]
-        for one in slow[:50]:
-            one.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nX-Slow: ")  # headers that never end
-        for one in slow[50:]:
-            one.sendall(
-                b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"
-            )
-        client = server.client()
-        assert client.json("/predict", {"text": "oak"})["results"][0]["labels"]
-        answers = []
-        for one in slow:
-            one.settimeout(30)
-            try:
-                answers.append(one.recv(12))
-            except ConnectionResetError:
-                answers.append(b"")
-            one.close()
-        assert answers == [b""] * 50 + [b"HTTP/1.1 408"] * 50
-        assert client.problem("/predict", {"text": "a" * 3000})[0] == 413
-        with pytest.raises((OSError, http.client.HTTPException)):  # closed while it is sent, or before it is answered
-            server.client().ask("/healthz", **{"X-Long": "a" * (1 << 20)})
-        assert client.ask("/healthz")[0] == 200
-
-
 def test_token_tls_and_who_may_listen(folders, tmp_path, capsys):
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl, for a certificate")
@@ -436,49 +299,3 @@ def test_a_model_answers_many_threads_by_itself():
         make_model(4, calibrated=False).predict("eel", probabilities=True)
     with pytest.raises(InputError, match="trained on numbers"):
         model.fresh(vectorizer=None).predict(["eel"])
-
-
-def test_models_in_shared_memory_are_the_same():
-    model = make_model(3)
-    descriptor = new_file()
-    pack(model, descriptor)
-    again = unpack(descriptor)
-    os.close(descriptor)
-    for one, other in zip(model.weights, again.weights, strict=True):
-        assert other.flags.writeable
-        assert other.flags.aligned
-        assert one.dtype == other.dtype
-        assert (one == other).all()
-    rows = model.vectorizer.transform(["eel oak", "chalk"])
-    assert (again.vectorizer.transform(["eel oak", "chalk"]) != rows).nnz == 0
-    assert (again.predict_topk(rows, 3).labels == model.predict_topk(rows, 3).labels).all()
-
-
-def test_mutated_requests_are_answered(server):
-    """tools/torture_serve.py sends 100,000 of them."""
-    statuses = torture_serve.send_mutated(server, random.Random(7), 400)
-    assert statuses[200] > 10
-    assert statuses[400] > 100
-    assert not any(status >= 500 for status in statuses), server.notes
-
-
-def test_requests_drawn_from_the_openapi_document(server):
-    schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis, which draws requests")
-    # Not that all valid requests are accepted: a schema cannot say which labels and models there are.
-    names = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
-    checks = [getattr(schemathesis.checks, name) for name in names]
-    schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json")
-    found = set()
-
-    def ask(operation):
-        @hypothesis.settings(max_examples=10, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
-        @hypothesis.given(operation.as_strategy())
-        def check(case):
-            found.add(operation.label)
-            case.call_and_validate(checks=checks)
-
-        check()
-
-    for operation in schema.get_all_operations():
-        ask(operation.ok())
-    assert len(found) == 13

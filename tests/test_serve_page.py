@@ -123,7 +123,26 @@ def test_a_click_marks_the_words_for_and_against(page, server):
     page.wait_until("document.getElementById('marked').textContent === 'cod'")
     page.press("Escape", 27)
     page.wait_until("document.getElementById('why').hidden")
-    assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+    assert page.evaluate("document.activeElement.closest('#lists') !== null")
+    page.click("#lists button")
+    page.wait_until("!document.getElementById('why').hidden")
+    page.click("#close")
+    assert page.evaluate("document.getElementById('why').hidden && document.activeElement.closest('#lists') !== null")
+
+
+def test_empty_and_waiting_are_said(page):
+    visible = "['blank', 'actions'].map(id => !document.getElementById(id).hidden)"
+    assert page.evaluate(visible) == [True, False]
+    write(page, "eel")
+    assert page.evaluate(visible) == [False, True]
+    page.evaluate("wait(round)")  # as after a while without an answer
+    assert page.evaluate("document.getElementById('lists').getAttribute('aria-busy')") == "true"
+    assert page.evaluate("document.getElementById('status').textContent").startswith("Waiting")
+    page.evaluate("document.getElementById('text').value = 'cod'; predict()")
+    page.wait_until("document.getElementById('status').textContent.startsWith('4 labels')")
+    assert page.evaluate("document.getElementById('lists').getAttribute('aria-busy')") is None
+    page.evaluate("document.getElementById('text').value = ''; predict()")
+    assert page.evaluate(visible) == [True, False]
 
 
 def test_keys_are_enough(page):

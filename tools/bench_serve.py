@@ -1,11 +1,13 @@
 """Measure the server under load: requests a second and their times, by wrk on this machine.
 
     python tools/bench_serve.py --model DIR --texts dev.parquet [--connections 1 16 256] [--seconds 60] [--workers 1]
-        [--annif PYTHON --annif-data FOLDER --annif-project ID] [--rounds 1] [--out bench_serve.json]
+        [--annif PYTHON --annif-data FOLDER --annif-project ID] [--rounds 1] [--minutes 30 --rate 50]
+        [--out bench_serve.json]
 
 Every request is one document, another one each time, of 500 of the texts. Answers of the first documents are checked
 against the library's first. With --annif, Annif's own server (`annif run`) answers the same documents for the same
-seconds, in turns with ours. Memory is the Pss of the server's processes, before and after.
+seconds, in turns with ours. Memory is the Pss of the server's processes, before and after. With --minutes, one client
+asks at most --rate times a second instead, and memory is measured each minute.
 """
 
 import argparse
@@ -141,6 +143,30 @@ def measure(name: str, process: subprocess.Popen, *asked: object, connections: i
     return {"system": name, "connections": connections, "memory_mb": [before, after], **found}
 
 
+def soak(process: subprocess.Popen, address: str, bodies: list[str], minutes: int, rate: int) -> list[dict[str, float]]:
+    """Ask at most `rate` times a second for some minutes; return memory and times of each minute."""
+    place = urllib.parse.urlsplit(address)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+    results, started, number = [], time.monotonic(), 0
+    for minute in range(1, minutes + 1):
+        times, n_bad = [], 0
+        while time.monotonic() < started + 60 * minute:
+            asked, number = time.perf_counter(), number + 1
+            connection.request("POST", "/predict", bodies[number % len(bodies)], {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+            took = time.perf_counter() - asked
+            times.append(1000 * took)
+            n_bad += answer.status != 200
+            time.sleep(max(0.0, 1 / rate - took))
+        times.sort()
+        found = {"memory_mb": memory_mb(process.pid), "requests": len(times), "bad": n_bad}
+        found |= {f"p{share}": times[len(times) * share // 100] for share in (50, 99)}
+        print(f"minute {minute}: " + ", ".join(f"{name} {value:.1f}" for name, value in found.items()), flush=True)
+        results.append(found)
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
@@ -150,6 +176,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--flags", default="", help="more flags of xmlpreck serve, in one word")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=int, help="ask at a rate for some minutes instead")
+    parser.add_argument("--rate", type=int, default=50, help="requests a second, at most")
     parser.add_argument("--annif", help="the Python of Annif's environment")
     parser.add_argument("--annif-data", help="folder with Annif's projects.cfg and data")
     parser.add_argument("--annif-project")
@@ -167,6 +195,10 @@ def main() -> None:
         runs["annif"] = (start_annif(args), f"/v1/projects/{args.annif_project}/suggest", form, as_form)
     results = []
     try:
+        if args.minutes:
+            (process, address), *_ = runs["xmlpreck"]
+            results += soak(process, address, as_json, args.minutes, args.rate)
+            args.connections = []
         for connections in args.connections:
             for _ in range(args.rounds):
                 for name, ((process, address), *asked) in runs.items():

@@ -25,11 +25,11 @@ from xmlpreck.serve.words import find_terms
 
 MAX_EXPLAINED = 50  # labels of an explanation
 OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")  # need no token
-_SAFE = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-}
+SAFE_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+]
 
 _log = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = {name for name, _ in message["headers"]}  # the page has a policy that lets its script run
-                message["headers"].extend(header for header in _HEADERS if header[0] not in own)
+                message["headers"].extend(header for header in SAFE_HEADERS if header[0] not in own)
                 if self.state.is_stopping:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
@@ -248,9 +248,6 @@ class Gate:
         await Problem(401, "send the token of the server: Authorization: Bearer TOKEN", headers).response()(
             scope, receive, send
         )
-
-
-_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _SAFE.items()]
 
 
 def endpoint_of(path: str) -> str:

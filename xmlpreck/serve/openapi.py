@@ -77,7 +77,9 @@ def document(limits: ServeLimits) -> dict[str, Any]:
         ],
     }
     values = _list({"type": "number"}, description="A value for each of `features`; without it each is 1.")
+    text_or_features = {"oneOf": [{"required": ["text"]}, {"required": ["features"]}]}
     one = _object([], True, id={"type": ["string", "number"]}, text=_TEXT, features=features, values=values)
+    one |= text_or_features
     wanted = {
         "model": {"type": "string", "description": "Name of a model; without it, the first."},
         "k": k | {"description": "Labels of a document, at most."},
@@ -85,6 +87,7 @@ def document(limits: ServeLimits) -> dict[str, Any]:
         "at_least": {
             "type": "integer",
             "minimum": 0,
+            "maximum": limits.max_labels,
             "description": "Labels of a document even below `threshold`; at most k.",
         },
         "labels": {"enum": ["auto"], "description": "As many as `optimize` chose, instead of k and thresholds."},
@@ -182,7 +185,7 @@ def document(limits: ServeLimits) -> dict[str, Any]:
                 requestBody=_body(_object(
                     [], True, model=_TEXT, text=_TEXT, features=features, values=values,
                     k=k | {"maximum": 50}, labels=labels | {"maxItems": 50},
-                )),
+                ) | text_or_features),
             )
         },
         "/labels": {

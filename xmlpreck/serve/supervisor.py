@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xmlpreck.config import InputError
+from xmlpreck.model.seal import ABOUT
 from xmlpreck.serve.counters import Counters
 from xmlpreck.serve.served import Served, load_served, name_models, warm_up
 from xmlpreck.serve.settings import ServeSettings, read_token
@@ -82,13 +83,17 @@ def end_loading(loading: Loading) -> str | None:
     return said or f"{loading.name}: the process that loaded it ended with status {os.waitstatus_to_exitcode(status)}"
 
 
-def version_of(folder: Path) -> tuple[int, ...] | None:
-    """Return what changes when a model is replaced; None if there is none now."""
+def version_of(folder: Path) -> object:
+    """Return what changes when a file of a model does; None if there is no model now.
+
+    All files count, not model.json alone: of a folder that is copied file by file, the last one makes it whole.
+    """
     try:
-        found = (folder / "model.json").stat()
+        found = {entry.name: entry.stat() for entry in os.scandir(folder)}
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    files = {name: (one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in found.items()}
+    return files if ABOUT in files else None
 
 
 class Supervisor:

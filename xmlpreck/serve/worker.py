@@ -11,7 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from xmlpreck.serve.app import create_app
+from xmlpreck.serve.app import SAFE_HEADERS, create_app
+from xmlpreck.serve.problems import Problem
 from xmlpreck.serve.settings import ServeSettings
 from xmlpreck.serve.sharing import unpack
 from xmlpreck.serve.state import State
@@ -26,6 +27,17 @@ BACKLOG = 2048  # connections that wait to be accepted
 # Connections that a worker accepts at a time: the others go to workers that have nothing to do.
 _ACCEPTED = 2
 _FAREWELL = 0.5  # seconds for an idle connection to close
+
+_NOT_HTTP = b"\r\n".join(
+    [
+        b"HTTP/1.1 400 Bad Request",
+        *(name + b": " + value for name, value in SAFE_HEADERS),
+        b"content-type: application/problem+json",
+        b"connection: close",
+        b"",
+        Problem(400, "the request is not HTTP/1.1, or its headers are too long").response().body,
+    ]
+)
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +66,23 @@ class Guarded(Protocol):
         elif self._n_bytes > MAX_HEADERS:
             self.transport.abort()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP as any other error, unless an answer is on its way."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(_NOT_HTTP)
+        self.transport.close()
+
     def shutdown(self) -> None:
         super().shutdown()
-        if self.transport.is_closing():  # idle; by TLS it would wait half a minute for the client to agree
+        self._end_soon()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        """End a connection that is closing, whether or not the client takes its last bytes, or agrees by TLS."""
+        if self.transport.is_closing():
             self.loop.call_later(_FAREWELL, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
