@@ -85,9 +85,7 @@ def _served(request: Request) -> Served:
 
 
 def _limit(fields: dict[str, str], state: State) -> int:
-    given = fields.get("limit", "")
-    value = int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else given or None
-    return reading.whole({"limit": value}, "limit", LIMIT, 1, state.limits.max_labels)
+    return reading.written_whole(fields, "limit", LIMIT, 1, state.limits.max_labels)
 
 
 def _threshold(fields: dict[str, str]) -> float:

@@ -1,7 +1,6 @@
 """The server as an ASGI application: JSON over HTTP (docs/serving.md)."""
 
 import hmac
-import logging
 import time
 from typing import Any
 
@@ -23,15 +22,12 @@ from xmlpreck.serve.served import Served
 from xmlpreck.serve.state import State
 from xmlpreck.serve.words import find_terms
 
-MAX_EXPLAINED = 50  # labels of an explanation
 OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")  # need no token
 SAFE_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 ]
-
-_log = logging.getLogger(__name__)
 
 
 async def predict(request: Request) -> Response:
@@ -71,10 +67,10 @@ async def explain_labels(request: Request) -> Response:
     known = ("model", "text", "features", "values", "k", "labels")
     fields = await reading.read_object(request, state.limits, known)
     served = state.find(reading.string(fields, "model"))
-    k = reading.whole(fields, "k", 5, 1, MAX_EXPLAINED)
+    k = reading.whole(fields, "k", 5, 1, reading.MAX_EXPLAINED)
     asked = reading.read_labels(fields, "labels", served) or ()
-    if len(asked) > MAX_EXPLAINED:
-        raise Problem(413, f"labels must have at most {MAX_EXPLAINED} entries, but has {len(asked)}")
+    if len(asked) > reading.MAX_EXPLAINED:
+        raise Problem(413, f"labels must have at most {reading.MAX_EXPLAINED} entries, but has {len(asked)}")
     given = {name: fields[name] for name in reading.DOCUMENT if fields.get(name) is not None}
     row = reading.read_document(given, 0, served, "")
     return JSON(await state.batcher.aside(explanation, served, row, k, asked))
@@ -104,9 +100,9 @@ def explanation(served: Served, row: JsonRow, k: int, asked: tuple[int, ...]) ->
 
 async def find_labels(request: Request) -> Response:
     state: State = request.app.state.serve
-    query = query_fields(request, ("model", "search", "limit"))
+    query = reading.only_known(dict(request.query_params), ("model", "search", "limit"))
     served = state.find(query.get("model"))
-    limit = query_whole(query, "limit", 20, 1, state.limits.max_labels)
+    limit = reading.written_whole(query, "limit", 20, 1, state.limits.max_labels)
     found = await state.batcher.aside(served.search, query.get("search", "")[:1000], limit)
     return JSON(
         {
@@ -115,23 +111,6 @@ async def find_labels(request: Request) -> Response:
             "labels": [{"label": label, "name": served.label_name(label)} for label in found],
         }
     )
-
-
-def query_fields(request: Request, known: tuple[str, ...]) -> dict[str, str]:
-    """Read the fields behind the ? of an address."""
-    found = dict(request.query_params)
-    if any("\ud800" <= letter <= "\udfff" for value in found.values() for letter in value):
-        raise Problem(400, "the address is not UTF-8")
-    return reading.only_known(found, known)
-
-
-def query_whole(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
-    given = query.get(name)
-    if given is None:
-        return default
-    digits = given.removeprefix("+")
-    value = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else given
-    return reading.whole({name: value}, name, default, low, high)
 
 
 async def list_models(request: Request) -> Response:

@@ -47,10 +47,6 @@ class Counters:
     def add(self, name: str, amount: float = 1) -> None:
         self._row[_OWN.index(name)] += amount
 
-    def get(self, name: str) -> float:
-        """Return the count of this process alone."""
-        return float(self._row[_OWN.index(name)])
-
     @contextmanager
     def during(self, name: str, amount: float = 1) -> Iterator[None]:
         self.add(name, amount)

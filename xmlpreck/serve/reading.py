@@ -18,6 +18,7 @@ from xmlpreck.serve.served import Served
 from xmlpreck.serve.settings import ServeLimits
 
 MAX_FIELDS = 100  # of a form
+MAX_EXPLAINED = 50  # labels of an explanation
 MAX_LISTED = 100_000  # labels in `only` and `exclude`
 
 DOCUMENTS = ("text", "texts", "documents")
@@ -89,6 +90,14 @@ def whole(fields: Mapping[str, Any], name: str, default: int, low: int, high: in
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise Problem(400, f"{name} must be a whole number from {low} to {high}, but is {value!r:.40}")
     return value
+
+
+def written_whole(fields: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """Read a whole number that an address or a form has as text; without any, the default."""
+    given = fields.get(name, "")
+    digits = given.removeprefix("+")
+    value = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else given or None
+    return whole({name: value}, name, default, low, high)
 
 
 def number(fields: Mapping[str, Any], name: str) -> float | None:
