@@ -1,18 +1,23 @@
-"""A made-up data set with the sizes and power laws of Amazon-670K, or of any other size, as Parquet shards.
+"""Make a data set with the sizes of Amazon-670K or Amazon-3M, or smaller, as Parquet shards in DIR/train and DIR/test.
 
-    python tools/make_synthetic.py --rows 490449 --features 135909 --labels 670091 --nnz 75 --labels-per-row 5.5 \
-        --test-rows 153025 --seed 0 --out DIR                    # DIR/train and DIR/test
+    python tools/make_synthetic.py --out DIR                       # Amazon-670K's sizes
+    python tools/make_synthetic.py --like amazon-3m --test-rows 20000 --out DIR
+    python tools/make_synthetic.py --rows 50000 --test-rows 5000 --features 40000 --labels 70000 --out DIR
 
-Like the real one: the sizes; label frequencies of which the r-th largest is as r^-0.5, which gives a median of 3 (real:
-3 or 4) and a largest of 1,410 in the training rows; word frequencies by a power law; labels that occur together,
-because rows belong to topics; rare labels that hardly more than the words of a few rows tell apart; tf-idf values.
-Not like it: words are independent given the row's labels and topic, there are no near-copies of rows, every label
-is of one topic or a run of neighbouring ones, and idf is that of the law and not counted. So P@k here says nothing of
-P@k there.
+Labels belong to topics of about 100, and ten neighbouring topics to a field. A topic has words of its own and some of
+its field; a label has words of its own and some of its topic. Most rows mix two topics, usually of one field, and have
+labels of both. A row's words are those of its labels, those of its topics, and noise by a power law.
 
-Labels are dealt out once for all rows (a few bytes a label and row). Words are drawn for DRAWN_ROWS rows at a time,
-by default_rng([seed, 1, first of them]): memory does not grow with the words, and shards of any
-size hold the same rows.
+Like the real sets: the numbers of rows, features, labels and labels a row; frequencies of labels and words by power
+laws; labels that occur together; groups of labels with common words, which trees can find; rare labels that the words
+of a few rows tell apart; tf-idf values of rows of length 1. Not like them: words are independent given the row's labels
+and topics, no row is nearly a copy of another, topics have equally many labels, a few labels have test rows only, idf
+is that of the laws and not counted, and the features a row (--nnz) are about right for Amazon-670K and a guess for
+Amazon-3M. So P@k here says nothing about P@k there. Ids are shuffled: they tell nothing about topics.
+
+Labels are dealt out once for all rows (about 60 bytes for each label of a row, at the peak). Words are drawn for
+DRAWN_ROWS rows at a time by default_rng([seed, 1, first of them]): memory does not grow with the words, and shards of
+any size hold the same rows.
 """
 
 import argparse
@@ -27,58 +32,103 @@ from xmlpreck.data.formats import Dataset
 from xmlpreck.data.shards import write_shards
 from xmlpreck.data.synthetic import count_pairs, draw, power_law, weigh
 
+SIZES = {
+    "amazon-670k": {
+        "rows": 490_449,
+        "test_rows": 153_025,
+        "features": 135_909,
+        "labels": 670_091,
+        "nnz": 75.0,
+        "labels_per_row": 5.5,
+    },
+    "amazon-3m": {
+        "rows": 1_717_899,
+        "test_rows": 742_507,
+        "features": 337_067,
+        "labels": 2_812_281,
+        "nnz": 50.0,
+        "labels_per_row": 36.0,
+    },
+}
 DRAWN_ROWS = 8192
 ROWS_PER_SHARD = 65_536
 WORDS_PER_FEATURE = 1.2  # a fifth of the words are repeated ones
-LABEL_EXPONENT = 0.5
+TOPIC_EXPONENT, LABEL_EXPONENT = 0.5, 0.6  # of uses: of topics, and of labels within their topic
 WORD_EXPONENT = 0.9
-PROTOTYPE_EXPONENT = 0.4  # of the words that tell labels and topics
-TOPIC_LABELS = 50
-MOST_IN_TOPIC = 12  # uses of a label in one topic: a more frequent label is spread over neighbouring topics
-STRAY_SHARE = 0.1  # of a label's uses that are in any topic
+TELLING_EXPONENT = 0.4  # of the words that tell labels, topics and fields
+TOPIC_LABELS, FIELD_TOPICS = 100, 10
+TWO_TOPICS = 0.8  # of the rows
+OTHER_FIELD = 0.2  # of the parts of rows: with a part of any topic beside it
+STRAY_SHARE = 0.05  # of a label's uses that are in any topic
 LABEL_WORDS, TOPIC_WORDS = 12, 60
-LABEL_SHARE, TOPIC_SHARE = 0.25, 0.35  # of a row's words; the others are background
-
-
-def deal_labels(rng: np.random.Generator, n_rows: int, n_labels: int, labels_per_row: float) -> tuple[np.ndarray, ...]:
-    """(offsets, labels, topic of each row): uses of labels stand topic by topic and are dealt to rows in runs."""
-    law = np.arange(1.0, n_labels + 1) ** -LABEL_EXPONENT
-    n_uses = np.maximum(np.rint(law * (n_rows * labels_per_row / law.sum())), 1).astype(np.int64)
-    n_topics = max(n_labels // TOPIC_LABELS, 1)
-    used = np.repeat(rng.permutation(n_labels), n_uses)
-    width = np.repeat(np.maximum(n_uses / MOST_IN_TOPIC, 1), n_uses)
-    home = np.repeat(rng.integers(n_topics, size=n_labels), n_uses)
-    place = (home + width * rng.random(len(used))) % n_topics
-    stray = rng.random(len(used)) < STRAY_SHARE
-    place[stray] = n_topics * rng.random(np.count_nonzero(stray))
-    used = used[np.argsort(place, kind="stable")]
-    ends = np.sort(rng.choice(np.arange(1, len(used)), size=n_rows - 1, replace=False)) if n_rows > 1 else []
-    bounds = np.concatenate([[0], ends, [len(used)]]).astype(np.int64)
-    lengths, topics = np.diff(bounds), np.floor(np.sort(place)[bounds[:-1]]).astype(np.int64)
-    shuffled = rng.permutation(n_rows)
-    offsets = np.concatenate([[0], np.cumsum(lengths[shuffled])])
-    source = np.repeat(bounds[:-1][shuffled] - offsets[:-1], lengths[shuffled]) + np.arange(len(used))
-    return offsets, used[source], topics[shuffled]
+LABEL_SHARE, TOPIC_SHARE = 0.2, 0.4  # of a row's words; the others are noise
 
 
 class World(NamedTuple):
-    """What all rows are drawn from, and the labels and topic of each."""
+    """What all rows are drawn from, and the labels of each with the topics that brought them."""
 
     label_offsets: np.ndarray  # (n_rows + 1)
     labels: np.ndarray
-    topics: np.ndarray  # (n_rows)
+    topics: np.ndarray  # one for each of `labels`
     label_words: np.ndarray  # (n_labels, LABEL_WORDS)
     topic_words: np.ndarray  # (n_topics, TOPIC_WORDS)
     background: np.ndarray  # (n_features): cumulative probabilities
     idf: np.ndarray  # (n_features)
 
 
+def gather(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets, and the positions of the runs from `starts` of `lengths`, one after the other."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return offsets, np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+def count_uses(rng: np.random.Generator, n_labels: int, n_uses: float) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the topic of each label, and how often it is used (1 or more, `n_uses` in all, about)."""
+    n_topics = max(n_labels // TOPIC_LABELS, 1)
+    order = rng.permutation(n_labels)
+    topic, rank = np.empty(n_labels, np.int32), np.empty(n_labels)
+    topic[order], rank[order] = np.arange(n_labels) % n_topics, np.arange(n_labels) // n_topics + 1
+    law = rng.permutation(np.arange(1.0, n_topics + 1) ** -TOPIC_EXPONENT)[topic] * rank**-LABEL_EXPONENT
+    return topic, np.maximum(np.rint(law * (n_uses / law.sum())), 1).astype(np.int64)
+
+
+def deal_labels(
+    rng: np.random.Generator, n_rows: int, topic: np.ndarray, n_uses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(offsets, labels, topics): the uses of a topic are cut into parts, and one or two parts make a row."""
+    n_topics = int(topic.max()) + 1
+    labels = np.repeat(np.arange(len(n_uses), dtype=np.int32), n_uses)
+    place = topic[labels] + rng.random(len(labels))
+    stray = rng.random(len(labels)) < STRAY_SHARE
+    place[stray] = n_topics * rng.random(np.count_nonzero(stray))
+    order = np.argsort(place)
+    labels, topics = labels[order], place[order].astype(np.int32)
+    del place, order, stray
+
+    n_parts = 1 + (rng.random(n_rows) < min(TWO_TOPICS, len(labels) / n_rows - 1))
+    cuts = np.sort(rng.choice(len(labels) - 1, n_parts.sum() - 1, replace=False, shuffle=False)) + 1
+    bounds = np.concatenate([[0], cuts, [len(labels)]])
+    near = topics[bounds[:-1]] // FIELD_TOPICS + rng.random(n_parts.sum())
+    far = rng.random(n_parts.sum()) < OTHER_FIELD
+    near[far] = near.max() * rng.random(np.count_nonzero(far))
+    rows = rng.permutation(n_rows)
+    _, parts = gather((np.cumsum(n_parts) - n_parts)[rows], n_parts[rows])
+    parts = np.argsort(near)[parts]
+    offsets, source = gather(bounds[:-1][parts], np.diff(bounds)[parts])
+    return offsets[np.concatenate([[0], np.cumsum(n_parts[rows])])], labels[source], topics[source]
+
+
 def make_world(n_rows: int, n_features: int, n_labels: int, nnz: float, labels_per_row: float, seed: int) -> World:
     rng = np.random.default_rng([seed, 0])
-    offsets, labels, topics = deal_labels(rng, n_rows, n_labels, labels_per_row)
-    telling = power_law(rng, n_features, PROTOTYPE_EXPONENT)
+    topic, n_uses = count_uses(rng, n_labels, n_rows * labels_per_row)
+    offsets, labels, topics = deal_labels(rng, n_rows, topic, n_uses)
+    n_topics = int(topic.max()) + 1
+    telling = power_law(rng, n_features, TELLING_EXPONENT)
+    topic_words = draw(rng, telling, (n_topics, TOPIC_WORDS)).astype(np.int32)
+    topic_words[:, ::3] = topic_words[np.arange(n_topics) // FIELD_TOPICS, ::3]  # a third are of the field
     label_words = draw(rng, telling, (n_labels, LABEL_WORDS)).astype(np.int32)
-    topic_words = draw(rng, telling, (int(topics.max()) + 1, TOPIC_WORDS)).astype(np.int32)
+    picked = rng.integers(TOPIC_WORDS, size=(n_labels, len(range(0, LABEL_WORDS, 3))))
+    label_words[:, ::3] = topic_words[topic[:, None], picked]  # and a third of a label's are of its topic
     background = power_law(rng, n_features, WORD_EXPONENT)
     # Chance that a row has a word: by the laws, as nothing can be counted before it is drawn.
     draws_of = (1 - LABEL_SHARE - TOPIC_SHARE) * np.diff(background, prepend=0.0)
@@ -88,21 +138,21 @@ def make_world(n_rows: int, n_features: int, n_labels: int, nnz: float, labels_p
 
 
 def draw_rows(world: World, nnz: float, seed: int, first: int, last: int) -> Iterator[Dataset]:
-    """Rows `first` to `last` - 1, DRAWN_ROWS at a time."""
+    """Draw rows `first` to `last` - 1, DRAWN_ROWS at a time."""
     n_labels, n_features = len(world.label_words), len(world.idf)
     for start in range(first, last, DRAWN_ROWS):
         rng = np.random.default_rng([seed, 1, start])
         size = min(DRAWN_ROWS, last - start)
         offsets = world.label_offsets[start : start + size + 1]
         row = np.repeat(np.arange(size), 1 + rng.poisson(WORDS_PER_FEATURE * nnz - 1, size))
-        label = world.labels[offsets[row] + (rng.random(row.size) * np.diff(offsets)[row]).astype(np.int64)]
+        use = offsets[row] + (rng.random(row.size) * np.diff(offsets)[row]).astype(np.int64)
         place = rng.random(row.size) ** 2  # the square favours the first words of a list
         word = draw(rng, world.background, row.size)
         source = rng.random(row.size)
         of_topic = source < LABEL_SHARE + TOPIC_SHARE
-        word[of_topic] = world.topic_words[world.topics[start + row], (place * TOPIC_WORDS).astype(int)][of_topic]
+        word[of_topic] = world.topic_words[world.topics[use], (place * TOPIC_WORDS).astype(int)][of_topic]
         of_label = source < LABEL_SHARE
-        word[of_label] = world.label_words[label, (place * LABEL_WORDS).astype(int)][of_label]
+        word[of_label] = world.label_words[world.labels[use], (place * LABEL_WORDS).astype(int)][of_label]
         label_row = np.repeat(np.arange(size), np.diff(offsets))
         labels = count_pairs(label_row, world.labels[offsets[0] : offsets[-1]], (size, n_labels))
         labels.data[:] = 1.0  # some were dealt to a row twice
@@ -111,14 +161,17 @@ def draw_rows(world: World, nnz: float, seed: int, first: int, last: int) -> Ite
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=490_449)
-    parser.add_argument("--test-rows", type=int, default=153_025)
-    parser.add_argument("--features", type=int, default=135_909)
-    parser.add_argument("--labels", type=int, default=670_091)
-    parser.add_argument("--nnz", type=float, default=75.0, help="features a row, about")
-    parser.add_argument("--labels-per-row", type=float, default=5.5)
+    parser.add_argument("--like", choices=SIZES, default="amazon-670k", help="sizes to begin with")
+    parser.add_argument("--rows", type=int, help="training rows")
+    parser.add_argument("--test-rows", type=int)
+    parser.add_argument("--features", type=int)
+    parser.add_argument("--labels", type=int)
+    parser.add_argument("--nnz", type=float, help="features a row, about")
+    parser.add_argument("--labels-per-row", type=float)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    parser.set_defaults(**SIZES[args.like])
     args = parser.parse_args()
     if min(args.rows, args.test_rows, args.features, args.labels, args.nnz, args.labels_per_row) < 1:
         sys.exit("every size must be 1 or more")
