@@ -92,7 +92,7 @@ ON_TINY = {
         ("data convert tiny out --seed 3", "--seed has no effect without --shuffle"),
         ("data convert only-test out --shuffle", "--shuffle has no effect on test rows"),
         ("data validate tiny --split foo", "--split must be train or test, but is 'foo'"),
-        ("train --data tiny --out s3://key:secret@b/m", "s3://b/m: is an address, but results are written to this"),
+        ("predict --data tiny --out s3://key:secret@b/m", "s3://b/m: is an address, but results are written to this"),
     ],
 )
 def test_a_flag_without_effect_is_refused(here, capsys, words, message):

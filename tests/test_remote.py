@@ -1,15 +1,12 @@
-"""Shard sets by URI: the same rows and models as from a folder, no byte too many, and errors in one line."""
+"""Shard sets by URI, in an S3 store: the same rows and models as in a folder, no byte too many, errors in one line."""
 
-import email.utils
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from helpers import assert_same_dataset, fitted_bits, write_set
+from remote_store import SECRET, moto_server, open_store
 
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, without_secrets
@@ -17,83 +14,17 @@ from xmlpreck.data.shards import KINDS, ShardError, ShardSet, find_shards, has_s
 from xmlpreck.data.shards.remote import is_remote, locate
 from xmlpreck.data.synthetic import make_dataset
 
-SECRET = "se/cret"
 
-
-class Answers(BaseHTTPRequestHandler):
-    """What S3 answers to readers: HeadObject, GetObject of a range, ListObjectsV2."""
-
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # headers and body in one packet: else each answer waits 40 ms for an acknowledgement
-
-    def log_message(self, *words):
-        pass
-
-    def do_GET(self):
-        store, where = self.server.store, urlsplit(self.path)
-        path = store.root / unquote(where.path).strip("/")
-        if store.refusal:
-            self.reply(403, error_text(store.refusal))
-        elif "list-type" in parse_qs(where.query):
-            found = b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
-            self.reply(200, found) if path.is_dir() else self.reply(404, error_text("NoSuchBucket"))
-        elif not path.is_file():
-            self.reply(404, error_text("NoSuchKey"))
-        else:
-            self.send_file(path)
-
-    do_HEAD = do_GET
-
-    def send_file(self, path):
-        content, asked = path.read_bytes(), self.headers["Range"]
-        about = {"Last-Modified": email.utils.formatdate(path.stat().st_mtime, usegmt=True), "ETag": '"1"'}
-        if asked is None:
-            return self.reply(200, content, about)
-        first, last = (int(number) for number in asked.removeprefix("bytes=").split("-"))
-        part = content[first : last + 1]
-        self.reply(206, part, about | {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(content)}"})
-
-    def reply(self, status, body, headers=None):
-        self.send_response(status)
-        for name, value in ((headers or {}) | {"Content-Length": str(len(body))}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.server.store.n_answers -= 1
-            if self.server.store.n_answers < 0:
-                body, self.close_connection = body[:-1], True
-            self.wfile.write(body)
-            self.server.store.served.append(len(body))
-
-
-def error_text(code):
-    return f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
-
-
-class Store:
-    """Folders as buckets of an object store on this machine, whose answers break off after the first `n_answers`."""
-
-    def __init__(self, root):
-        self.root, self.refusal, self.n_answers, self.served = root, "", 10**9, []
-        self.server = ThreadingHTTPServer(("localhost", 0), Answers)
-        self.server.store = self
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def uri(self, path):
-        options = f"endpoint_override=localhost:{self.server.server_port}&scheme=http&region=us-east-1"
-        return f"s3://key:{SECRET.replace('/', '%2F')}@{path}?{options}"
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
+@pytest.fixture(scope="module")
+def port():
+    with moto_server() as port:
+        yield port
 
 
 @pytest.fixture
-def store(tmp_path):
-    (tmp_path / "bucket").mkdir()
-    store = Store(tmp_path)
-    yield store
-    store.close()
+def store(port, tmp_path):
+    with open_store(port, tmp_path) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +41,8 @@ def test_rows_by_file_uri(tmp_path, data, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_in_an_object_store(store, data, kind):
-    write_set(store.root / "bucket" / "a set", data, kind)
-    shards = ShardSet(store.uri("bucket/a%20set"))
+    write_set(store.uri("a%20set"), data, kind)
+    shards = ShardSet(store.uri("a%20set"))
     for start, stop in ((0, 230), (0, 1), (32, 34), (10, 150), (5, 5)):
         assert_same_dataset(shards.read(start, stop), data.read(start, stop))
     assert_same_dataset(ShardSet(shards.path, verify=True).read(0, 230), data)
@@ -119,17 +50,19 @@ def test_rows_in_an_object_store(store, data, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_gives_the_same_bits(store, data, kind):
-    local = write_set(store.root / "bucket" / "set", data, kind)
-    assert fitted_bits(ShardSet(store.uri("bucket/set")), 2) == fitted_bits(local, 1)
+    local = write_set(store.root / "set", data, kind)
+    store.copy(store.root / "set", "set")
+    assert fitted_bits(ShardSet(store.uri("set")), 2) == fitted_bits(local, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_needed_bytes_come(store, kind):
     many = make_dataset(30_000, 1000, 50, features_per_row=20, seed=1)
-    write_set(store.root / "bucket" / "set", many, kind, rows_per_shard=15_000, chunk_rows=15_000)
-    sizes = {path.name: path.stat().st_size for path in (store.root / "bucket" / "set").iterdir()}
-    shards = ShardSet(store.uri("bucket/set"))
-    assert sorted(store.served) == sorted(size for name, size in sizes.items() if not name.startswith("shard"))
+    write_set(store.root / "set", many, kind, rows_per_shard=15_000, chunk_rows=15_000)
+    store.copy(store.root / "set", "set")
+    sizes = store.files()
+    shards = ShardSet(store.uri("set"))
+    assert sorted(store.served) == sorted(size for name, size in sizes.items() if "shard" not in name)
     store.served.clear()
     assert_same_dataset(shards.read(9000, 9100), many.read(9000, 9100))
     assert 0 < sum(store.served) < sum(sizes.values()) / 4
@@ -137,16 +70,16 @@ def test_only_needed_bytes_come(store, kind):
 
 
 def test_splits(store, data):
-    write_set(store.root / "bucket" / "both" / "train", data)
-    write_set(store.root / "bucket" / "one", data)
-    both, one = store.uri("bucket/both"), store.uri("bucket/one")
+    write_set(store.uri("both/train"), data)
+    write_set(store.uri("one"), data)
+    both, one = store.uri("both"), store.uri("one")
     assert has_split(both, "train")
     assert not has_split(both, "test")
     assert has_split(one, "test")
     assert (is_one_set(both), is_one_set(one)) == (False, True)
-    assert find_shards(both, "train").uri == store.uri("bucket/both/train")
+    assert find_shards(both, "train").uri == store.uri("both/train")
     assert_same_dataset(open_split(both, "train").read(0, 230), data)
-    with pytest.raises(ShardError, match=r"^s3://bucket/both\?.*: has no manifest\.json, nor has its folder test"):
+    with pytest.raises(ShardError, match=r"^s3://bucket-\d+/both\?.*: has no manifest\.json, nor has its folder test"):
         open_split(both, "test")
 
 
@@ -160,7 +93,7 @@ def test_a_path_that_travels(tmp_path, data, monkeypatch):
 
 def one_line(caught):
     text = str(caught.value)
-    assert text.startswith("s3://bucket/set")
+    assert re.match(r"s3://bucket-\d+/set", text)
     assert "\n" not in text
     assert not any(form in text for form in (SECRET, SECRET.replace("/", "%2F"), "key:"))
     return text
@@ -168,26 +101,26 @@ def one_line(caught):
 
 def test_no_such_bucket(store):
     with pytest.raises(ShardError, match=r"s3://nowhere/x.*: has no manifest\.json.*check bucket and folder"):
-        open_split(store.uri("nowhere/x"), "train")
+        open_split(store.uri("x", "nowhere"), "train")
     with pytest.raises(ShardError, match=r"^s3://nowhere/x/manifest.json\?.*: cannot be read: .*does not exist"):
-        ShardSet(store.uri("nowhere/x"))
+        ShardSet(store.uri("x", "nowhere"))
 
 
 def test_no_permission(store, data):
-    write_set(store.root / "bucket" / "set", data)
-    shards = ShardSet(store.uri("bucket/set"))
-    store.refusal = "AccessDenied"
+    write_set(store.uri("set"), data)
+    shards = ShardSet(store.uri("set"))
+    store.ask_for_rights()
     for call in (lambda: shards.read(0, 5), lambda: ShardSet(shards.path), lambda: has_split(shards.path, "train")):
-        with pytest.raises(InputError, match=r"ACCESS_DENIED.*: check the credentials") as caught:
+        with pytest.raises(InputError, match=r"ACCESS_(DENIED|KEY).*: check the credentials") as caught:
             call()
         one_line(caught)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_that_breaks(store, data, kind):
-    write_set(store.root / "bucket" / "set", data, kind)
-    shards = ShardSet(store.uri("bucket/set"))
-    store.n_answers = 0
+    write_set(store.uri("set"), data, kind)
+    shards = ShardSet(store.uri("set"))
+    store.broken = "GET"
     with pytest.raises(ShardError, match=r"shard-00000\..*: rows 0 to 4 cannot be read.*: check the network") as caught:
         shards.read(0, 5)
     one_line(caught)
@@ -196,7 +129,7 @@ def test_a_connection_that_breaks(store, data, kind):
 def test_no_server(store, data):
     store.close()
     with pytest.raises(InputError, match=r"cannot be read: .*: check the network and the endpoint") as caught:
-        has_split(store.uri("bucket/set"), "train")
+        has_split(store.uri("set"), "train")
     one_line(caught)
 
 
@@ -214,46 +147,40 @@ def test_other_stores_give_up_too(uri, monkeypatch):
         has_split(uri, "train")
 
 
-def damage(path, kind):
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] if kind == "shorter" else bytes([content[0] ^ 1]) + content[1:])
-
-
 def test_files_are_held_to_the_manifest(store, data):
-    folder = store.root / "bucket" / "set"
-    write_set(folder, data)
-    damage(folder / "shard-00002.parquet", "changed")
-    shards = ShardSet(store.uri("bucket/set"))
+    write_set(store.uri("set"), data)
+    whole = store.read("set/shard-00002.parquet")
+    store.write("set/shard-00002.parquet", bytes([whole[0] ^ 1]) + whole[1:])
+    shards = ShardSet(store.uri("set"))
     with pytest.raises(ShardError, match=r"shard-00002.*: has changed since the manifest was written"):
         ShardSet(shards.path, verify=True)
-    damage(folder / "shard-00001.parquet", "shorter")
+    store.write("set/shard-00001.parquet", store.read("set/shard-00001.parquet")[:-1])
     with pytest.raises(ShardError, match=r"shard-00001.*: has [\d,]+ bytes, but the manifest says"):
         ShardSet(shards.path)
     # A file that changes while a run goes on is looked at again.
     with pytest.raises(ShardError, match=r"shard-00001.*: has [\d,]+ bytes, but the manifest says"):
         shards.read(40, 41)
-    (folder / "shard-00001.parquet").unlink()
+    store.client.delete_object(Bucket=store.bucket, Key="set/shard-00001.parquet")
     with pytest.raises(ShardError, match=r"shard-00001.*: cannot be read: No such file or directory"):
         ShardSet(shards.path)
 
 
 def test_a_bomb_is_named_by_its_uri(store, data, monkeypatch):
-    write_set(store.root / "bucket" / "set", data, "hdf5")
+    write_set(store.uri("set"), data, "hdf5")
     monkeypatch.setattr("xmlpreck.files.contents.RATIO_COUNTS_FROM", 0)
     monkeypatch.setattr("xmlpreck.files.contents.MAX_RATIO", 0)
     with pytest.raises(InputError, match=r"shard-00000\.h5\?.*: refused: its [\d,]+ bytes unpack to") as caught:
-        ShardSet(store.uri("bucket/set")).read(0, 5)
+        ShardSet(store.uri("set")).read(0, 5)
     one_line(caught)
 
 
 def test_names_that_do_not_fit(store, data):
-    folder = store.root / "bucket" / "set"
-    write_set(folder, data)
-    about = json.loads((folder / "manifest.json").read_text())
+    write_set(store.uri("set"), data)
+    about = json.loads(store.read("set/manifest.json"))
     about["n_labels"] += 1
-    (folder / "manifest.json").write_text(json.dumps(about))
+    store.write("set/manifest.json", json.dumps(about))
     with pytest.raises(InputError, match=r"labels\.txt\?.*: has 90 names, but the data have 91"):
-        ShardSet(store.uri("bucket/set"))
+        ShardSet(store.uri("set"))
 
 
 @pytest.mark.parametrize(
@@ -306,9 +233,10 @@ def arrays(model):
 def test_commands_take_uris(store, data, capsys):
     """Model, predictions and scores are those of the folder; no secret is stored."""
     for split in ("train", "test"):
-        write_set(store.root / "bucket" / "both" / split, data)
+        write_set(store.root / "both" / split, data)
+    store.copy(store.root / "both", "both")
     scores = {}
-    for name, place in (("here", str(store.root / "bucket" / "both")), ("there", store.uri("bucket/both"))):
+    for name, place in (("here", str(store.root / "both")), ("there", store.uri("both"))):
         out = store.root / name
         assert main(["train", "--data", place, "--out", str(out / "model"), *TRAIN]) == 0
         predictions = str(out / "predictions.npz")
@@ -323,7 +251,7 @@ def test_commands_take_uris(store, data, capsys):
     ).read_bytes()
     assert scores["here"] == scores["there"]
     place = json.loads((store.root / "there" / "model" / "model.json").read_text())["data"]
-    assert (place["name"], place["place"]) == ("both", without_secrets(store.uri("bucket/both")))
+    assert (place["name"], place["place"]) == ("both", without_secrets(store.uri("both")))
 
 
 def failure(capsys, *words):
@@ -335,13 +263,14 @@ def failure(capsys, *words):
 
 
 def test_commands_that_fail_do_so_in_one_line(store, data, capsys):
-    write_set(store.root / "bucket" / "set", data)
-    words = ("train", "--data", store.uri("bucket/set"), "--out", str(store.root / "model"), *TRAIN)
+    write_set(store.uri("set"), data)
+    words = ("train", "--data", store.uri("set"), "--out", str(store.root / "model"), *TRAIN)
     assert "raw text is read from local files only" in failure(capsys, *words, "--text-column", "text")
-    assert "only local files can be validated" in failure(capsys, "data", "validate", store.uri("bucket/set"))
-    assert "has no manifest.json" in failure(capsys, "train", "--data", store.uri("bucket/none"), *TRAIN)
+    assert "only local files can be validated" in failure(capsys, "data", "validate", store.uri("set"))
+    assert "has no manifest.json" in failure(capsys, "train", "--data", store.uri("none"), *TRAIN)
     assert "cannot be opened" in failure(capsys, "train", "--data", "ftp://me:se%2Fcret@x/y", *TRAIN)
-    store.refusal = "AccessDenied"
+    store.ask_for_rights()
     assert "check the credentials" in failure(capsys, *words)
-    store.refusal, store.n_answers = "", 4  # the manifest, two files of names, one shard
+    store.ask_for_rights(False)
+    store.broken = "GET .*shard"
     assert re.search(r"shard-0000\d\.parquet\?.* cannot be read: .*: check the network", failure(capsys, *words))

@@ -10,7 +10,7 @@ from xmlpreck.config import ConfigError, InputError, without_secrets
 from xmlpreck.data.location import Data, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.machine import n_cores
-from xmlpreck.model import Model, check_target, choosing, pruning
+from xmlpreck.model import Model, check_place, choosing, pruning
 from xmlpreck.model.calibration import DEPTH
 from xmlpreck.model.choosing import HELDOUT, ChoiceRows
 from xmlpreck.model.label_rule import MAX_LABELS, ChosenRule, Goal
@@ -77,7 +77,7 @@ def calibrate(
     is saved there.
     """
     if out is not None:
-        check_target(Path(out))
+        check_place(out)
     model = as_model(model)
     rows = rows_to_choose_on(model, data, split, note, progress)
     calibrated = choosing.calibrate(model, rows, depth, n_threads or n_cores(), progress)
@@ -130,7 +130,7 @@ def optimize(
     if max_labels < 1:
         raise ConfigError(f"--max-labels must be 1 or more, but is {max_labels}")
     if out is not None:
-        check_target(Path(out))
+        check_place(out)
     model = as_model(model)
     rows = rows_to_choose_on(model, data, split, note, progress)
     made, chosen = choosing.optimize(model, rows, wanted, max_labels, n_threads or n_cores(), progress)
@@ -161,7 +161,7 @@ def prune(
         raise InputError("--max-loss is measured on rows: name them by --data")
     n_bytes = parse_bytes(size) if isinstance(size, str) else size
     if out is not None:
-        check_target(Path(out))
+        check_place(out)
     model = as_model(model)
     facts: dict[str, Any] = {"n_weights_before": model.n_weights}
     if max_loss is not None and data is not None:

@@ -12,7 +12,7 @@ from xmlpreck.data.corpus import Corpus
 from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.formats.column_choice import ANY, Columns
 from xmlpreck.data.location import DataLocation
-from xmlpreck.data.shards import is_one_set
+from xmlpreck.data.shards import ShardPath, is_one_set, is_remote
 from xmlpreck.data.validate import Report
 from xmlpreck.data.validate.texts import TextScan
 from xmlpreck.files.progress import Reading, progress_bar
@@ -25,7 +25,7 @@ class Converted:
     """One split that was written as shards."""
 
     split: str
-    folder: Path
+    folder: ShardPath
     kind: str
     n_rows: int
     n_shards: int
@@ -50,7 +50,7 @@ def convert(
     settings: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> list[Converted]:
-    """Write the splits of a data set as shards: OUT/train and OUT/test, or OUT for one file.
+    """Write the splits of a data set as shards: OUT/train and OUT/test, or OUT for one file; OUT may be a URI.
 
     `shuffle_seed` puts the training rows in random order; None keeps their order. Test rows keep theirs. Raw text
     becomes tf-idf rows by the words of its training texts, which OUT keeps: a model that is trained on OUT takes raw
@@ -61,6 +61,8 @@ def convert(
     if not is_one_set(data) and (texts := location.documents()) is not None:
         if shuffle_seed is not None:
             raise InputError("--shuffle is for rows of numbers: convert the texts first, and then what is made of them")
+        if is_remote(out):
+            raise InputError(f"{out}: texts are converted to a local folder, with their words: copy what is made there")
         return _convert_texts(location, texts, Path(out), format, rows_per_shard, settings, progress)
     if settings:
         raise InputError(f"{next(iter(settings))} has no effect with rows of numbers: leave it out")
@@ -101,7 +103,7 @@ def _convert_texts(
 
 
 def _write(
-    folder: Path,
+    folder: ShardPath,
     split: str,
     chunks: Iterator[Dataset],
     kind: str,

@@ -18,6 +18,7 @@ from xmlpreck.data.formats.prediction_output import TABLES, Found
 from xmlpreck.data.formats.prediction_tables import WIDE, TableStyle
 from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
+from xmlpreck.data.shards import is_remote
 from xmlpreck.machine import n_cores
 from xmlpreck.model import Model, Shortlist
 from xmlpreck.model.model import BLOCK_ROWS
@@ -194,8 +195,8 @@ def _predict_on_ray(
     if options.candidates is not None or options.shortlist is not None:
         flag = "--candidates" if options.candidates is not None else "--shortlist"
         raise InputError(f"{flag} works on one machine only: leave out {flag} or --engine ray")
-    if isinstance(model, Model):
-        raise InputError("nodes of a cluster load the model by themselves: give its folder")
+    if isinstance(model, Model) or is_remote(model):
+        raise InputError("nodes of a cluster load the model by themselves: give its folder, which all of them can open")
     location = _location(data)
     refuse_text(location)
     assert location is not None

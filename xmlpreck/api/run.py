@@ -12,6 +12,7 @@ from xmlpreck.api.engine import log
 from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.rows import RowSource
+from xmlpreck.data.shards import ShardPath
 from xmlpreck.evaluation.tables import setting_text
 from xmlpreck.model import Model
 from xmlpreck.train import Checkpoints, PassFacts, Plan, Safety
@@ -59,7 +60,7 @@ class Trained:
 
     model: Model
     seconds: float
-    folder: Path | None = None
+    folder: ShardPath | None = None
     n_bytes: int = 0
     test: dict[str, float] | None = None  # P@k on the test rows
     n_test_rows: int = 0

@@ -15,13 +15,14 @@ from xmlpreck.api.labels import LabelFile, add_labels, add_vocabulary, name_all_
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated, kept_safe
 from xmlpreck.api.texts import choose_text, open_new
 from xmlpreck.config import InputError, RunConfig, TrainConfig
-from xmlpreck.data import catalog
+from xmlpreck.data import catalog, shards
 from xmlpreck.data.dense import put_beside
 from xmlpreck.data.location import REMEMBERED, Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
+from xmlpreck.data.shards import ShardPath
 from xmlpreck.data.text import TextVectorizer
 from xmlpreck.kernels.caching import on_compilation
-from xmlpreck.model import Model, check_target
+from xmlpreck.model import Model, check_place, check_target, upload
 from xmlpreck.train import Plan, Safety
 
 
@@ -156,9 +157,10 @@ def run_training(
     """Do what `fit` does with settings that are read; with `score_test` also measure P@k where there are test rows."""
     vocabulary = None if labels is None else labels.read()
     listener, location = listener or Listener(), locate(data)
-    folder = None if out is None else Path(out)
-    if folder is not None:
+    folder = None if out is None else local_folder(out)
+    if out is not None and folder is not None:
         check_target(folder)  # before the work, not after it
+        check_place(out)
     if engine is not None:
         refuse_text(location)
     connection = engine.connect(listener.note) if engine else nullcontext()
@@ -182,6 +184,9 @@ def run_training(
             model = add_vocabulary(model, rows, vectorizer, vocabulary, labels, listener.note)
         run = finish(model, vectorizer, location, folder, time.perf_counter() - started)
         listener.saved(run)
+    if out is not None and folder is not None and shards.is_remote(out):
+        upload(folder, str(out))
+        listener.note(f"{shards.locate(out)}: has a copy of {folder}")
     if score_test and location is not None and _has_test(location, run.model):
         test = open_location(location.at("test"), run.model, progress)
         scores = run.model.score(test, settings.train.n_threads, progress)
@@ -237,7 +242,11 @@ def _fit_on_ray(
 
 
 def finish(
-    model: Model, vectorizer: TextVectorizer | None, location: DataLocation | None, folder: Path | None, seconds: float
+    model: Model,
+    vectorizer: TextVectorizer | None,
+    location: DataLocation | None,
+    folder: ShardPath | None,
+    seconds: float,
 ) -> Trained:
     model = replace(model, vectorizer=vectorizer)
     if location is not None and location.embed is not None:
@@ -268,10 +277,15 @@ def open_training(
     return rows, vectorizer, settings
 
 
-def choose_folder(out: str | Path | None, data: DataLocation) -> Path:
-    """Return the model directory of a run: `out`, or runs/NAME OF THE DATA unless that has a model of other data."""
+def local_folder(out: str | Path) -> Path:
+    """Return the model directory of a run, beside which checkpoints are: `out`, or runs/NAME for one in a store."""
+    return Path("runs") / catalog.describe(str(out)) if shards.is_remote(out) else Path(out)
+
+
+def choose_folder(out: str | Path | None, data: DataLocation) -> str | Path:
+    """Return where the model of a run goes: `out`, or runs/NAME OF THE DATA unless that has a model of other data."""
     if out:
-        return Path(out)
+        return out
     folder = Path("runs") / data.name
     check_target(folder, data.saved_path)
     return folder
@@ -343,7 +357,7 @@ def update(
     """
     name = "the model" if isinstance(model, Model) else str(model)
     if out is not None:
-        check_target(Path(out))
+        check_place(out)
     model = as_model(model)
     n_known = model.n_labels
     if labels is not None:
@@ -351,7 +365,7 @@ def update(
     if data is None:
         if labels is None:
             raise InputError("update needs new rows, new labels, or both: give --data, --labels-file")
-        folder = None if out is None else Path(out)
+        folder = None if out is None else shards.locate(out)
         n_bytes = 0 if folder is None else model.save(folder)
         return Updated(model, 0.0, folder, n_bytes, n_new_labels=model.n_labels - n_known)
     sections = model.info.get("config")
@@ -365,11 +379,12 @@ def update(
     rows, vectorizer = open_new(data, model, grow_vocabulary, threads, progress)
     started = time.perf_counter()
     newer = name_all_labels(train.update(model, rows, settings, freeze, listener.passed, progress))
-    run = finish(newer, vectorizer, None, None if out is None else Path(out), time.perf_counter() - started)
+    place = None if out is None else shards.locate(out)
+    run = finish(newer, vectorizer, None, place, time.perf_counter() - started)
     added = newer.n_labels - n_known, newer.n_features - model.n_features
     return Updated(run.model, run.seconds, run.folder, run.n_bytes, n_new_labels=added[0], n_new_features=added[1])
 
 
 def load_model(folder: str | Path, verify: bool = False) -> Model:
-    """Load a model directory; weights are memory-mapped. `verify` hashes its files even if they have not changed."""
+    """Load a model by path or URI; weights are memory-mapped. `verify` hashes files even if they have not changed."""
     return Model.load(folder, verify)

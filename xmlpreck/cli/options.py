@@ -208,11 +208,16 @@ def refuse_flags(args: argparse.Namespace, names: Iterable[str], why: str) -> No
             raise config.InputError(f"--{name.replace('_', '-')} has no effect {why}: leave it out")
 
 
+# Commands whose --out may be in an object store, by its URI.
+WRITE_TO_STORES = ("train", "update", "calibrate", "optimize", "prune", "data")
+
+
 def check_source(args: argparse.Namespace) -> None:
     """Refuse what is unknown or without effect among the flags that say where rows are."""
     words = vars(args)
     split, data = words.get("split"), words.get("data")
-    if "://" in (words.get("out") or ""):
+    scheme, mark, _ = (words.get("out") or "").partition("://")
+    if mark and (len(scheme) < 2 or words.get("command") not in WRITE_TO_STORES):
         raise config.InputError(f"{args.out}: is an address, but results are written to this machine: name a path")
     splits = words.get("splits", SPLITS)
     if split is not None and split not in splits:

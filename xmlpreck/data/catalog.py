@@ -280,17 +280,17 @@ def read_chunks(
         _check(card, split, (n_rows, chunk.n_features, chunk.n_labels), path)
 
 
-def splits_of(data: str, out: str, data_dir: str | None = None) -> list[tuple[str, Path]]:
+def splits_of(data: str, out: str, data_dir: str | None = None) -> list[tuple[str, shards.ShardPath]]:
     """List the splits, with a folder in `out` for each; one file is one split, and its folder is `out`."""
     if Path(data).is_file():
-        return [("train", Path(out))]
+        return [("train", shards.locate(out))]
     card = _card_of(data)
     if card is not None and not card.synthetic:
         _find_path(card, data, "train", data_dir)
     found = [split for split in ("train", "test") if has_split(data, split, data_dir)]
     if not found:
         raise InputError(f"{data}: has neither train nor test data")
-    return [(split, Path(out) / split) for split in found]
+    return [(split, shards.locate(out) / split) for split in found]
 
 
 def has_split(data: str, split: str, data_dir: str | None = None) -> bool:

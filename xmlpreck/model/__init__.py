@@ -5,6 +5,7 @@ from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows
 from xmlpreck.model.model import Model
 from xmlpreck.model.seal import ModelError
 from xmlpreck.model.shortlist import Shortlist
+from xmlpreck.model.store import check_place, upload
 
 __all__ = [
     "FORMAT_VERSION",
@@ -13,9 +14,11 @@ __all__ = [
     "Shortlist",
     "all_sparse",
     "bytes_a_weight",
+    "check_place",
     "check_target",
     "kernel_rows",
     "lay_out",
     "prepare_rows",
     "rounded",
+    "upload",
 ]

@@ -1,6 +1,7 @@
 """A model on disk: model.json and plain arrays, written in one step, checked when read."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from platform import python_version
@@ -48,6 +49,7 @@ MODEL = Kind("a model", ABOUT, lambda folder: FILES, ModelError)
 LABELS_A_WEIGHT = 1000
 # Weights that are checked at a time, so that no second copy of all is ever in memory.
 CHECKED_WEIGHTS = 1 << 20
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]")  # of a URI, as a Path has it
 _OWN_KEYS = ("format", "format_version", "n_features", "n_labels", "rows", "arrays", "sha256", "made_with")
 
 
@@ -335,6 +337,8 @@ def check_target(folder: Path, data: str | None = None) -> None:
     """
     if not folder.name:
         raise ModelError(f"{folder}: is no name for a model: choose a folder of its own by --out")
+    if _SCHEME.match(str(folder)):
+        raise ModelError(f"{folder}: is an address, where this command cannot write: choose a local folder")
     with write_errors(folder, ModelError):
         refuse_strangers(folder, MODEL)
     if data is not None and (folder / ABOUT).exists():

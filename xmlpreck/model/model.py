@@ -17,14 +17,16 @@ from xmlpreck.data.embedding import open_embedder
 from xmlpreck.data.formats import Dataset, TopK
 from xmlpreck.data.matrix import as_rows
 from xmlpreck.data.rows import RowSource, read_blocks
+from xmlpreck.data.shards import ShardPath
 from xmlpreck.data.text import TextVectorizer
 from xmlpreck.data.vocabulary import Vocabulary
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels import prediction as kernels
 from xmlpreck.kernels.arrays import Rows, Weights, new_work
 from xmlpreck.kernels.threads import STOPPED, run_team
+from xmlpreck.model import store
 from xmlpreck.model.calibration import Calibration
-from xmlpreck.model.directory import Contents, read_model, write_model
+from xmlpreck.model.directory import Contents
 from xmlpreck.model.label_rule import LabelRule, rule_of
 from xmlpreck.model.layout import (
     ANY_SIZE,
@@ -311,19 +313,20 @@ class Model:
         """A copy with these changes and with buffers of its own, which fit other sizes."""
         return replace(self, **changes, _buffers=Buffers())
 
-    def save(self, folder: str | Path) -> int:
-        """Write the model directory in one step; returns its size in bytes."""
+    def save(self, folder: str | ShardPath) -> int:
+        """Write the model directory in one step, or to an object store by its URI; returns its size in bytes."""
         names = (self.label_names, self.feature_names)
         contents = Contents(
             self.weights, self.rows, *names, self.info, self.vectorizer,
             calibration=self.calibration, vocabulary=self.vocabulary, label_words=self.label_words,
         )  # fmt: skip
-        return write_model(Path(folder), contents)
+        return store.save(folder, contents)
 
     @classmethod
     def load(cls, folder: str | Path, verify: bool = False) -> "Model":
         """Read a model directory; arrays are memory-mapped. What does not fit together is refused by name.
 
-        Sizes are always checked, the sha256 of every file (which reads all of it) if asked to `verify`.
+        Sizes are always checked, the sha256 of every file (which reads all of it) if asked to `verify`. A model in an
+        object store (by URI) is copied to this machine first, and verified.
         """
-        return cls(*read_model(Path(folder), verify))
+        return cls(*store.load(folder, verify))

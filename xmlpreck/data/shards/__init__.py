@@ -6,7 +6,7 @@ have list columns `features` (int32), `values` (float32) and `labels` (int32), w
 have CSR groups `rows` and `labels`.
 """
 
-from xmlpreck.data.shards.remote import RemotePath, is_remote
+from xmlpreck.data.shards.remote import RemoteKind, RemotePath, ShardPath, is_remote, locate
 from xmlpreck.data.shards.sets import (
     KINDS,
     MANIFEST,
@@ -22,13 +22,16 @@ from xmlpreck.data.shards.writing import write_shards
 __all__ = [
     "KINDS",
     "MANIFEST",
+    "RemoteKind",
     "RemotePath",
     "ShardError",
+    "ShardPath",
     "ShardSet",
     "find_shards",
     "has_split",
     "is_one_set",
     "is_remote",
+    "locate",
     "open_split",
     "write_shards",
 ]

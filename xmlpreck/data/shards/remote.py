@@ -1,16 +1,18 @@
-"""Read files by URI on the file systems that Arrow opens: s3, gs, abfs, hdfs, file."""
+"""Read and write files by URI on the file systems that Arrow opens: s3, gs, abfs, hdfs, file."""
 
 import errno
 import os
 import re
+import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem, FileType
+from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from xmlpreck.config import InputError, without_secrets
 from xmlpreck.files import first_line
@@ -28,8 +30,9 @@ STORE_ERRORS = (OSError, pa.ArrowException)
 _ADVICE = {
     r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|timed? ?out|connection failed": "check the network and the endpoint",
     r"ACCESS_DENIED|PERMISSION_DENIED|UNAUTHENTICATED|SIGNATURE|ACCESS_KEY|HTTP status 40[13]|[Cc]redential|Authent": (
-        "check the credentials, and that they may read and list the folder"
+        "check the credentials, and that they may list the folder and read (or write) its files"
     ),
+    r"NO_SUCH_BUCKET|ContainerNotFound|[Bb]ucket .*not (exist|found)": "check the name of the bucket, or make it",
     r"HTTP status 301|REDIRECT": "if it is in another region, add ?region=NAME to the address",
     r"libjvm|libhdfs": "install Java and Hadoop's client, and set JAVA_HOME and HADOOP_HOME",
 }
@@ -88,6 +91,61 @@ class RemotePath:
         with self.open() as stream:
             content: bytes = stream.read()
         return content
+
+    def names(self) -> list[str]:
+        """List the files in this folder; a bucket that does not exist is an error, a folder is empty then."""
+        try:
+            found = self.filesystem.get_file_info(FileSelector(self.path))
+        except FileNotFoundError:
+            return []
+        except STORE_ERRORS as error:
+            raise InputError(f"{self}: cannot be read: {reason(error)}") from None
+        return [file.base_name for file in found if file.type == FileType.File]
+
+    def put(self, source: Path) -> None:
+        """Write a copy of a local file here."""
+        try:
+            if self.filesystem.type_name in ("local", "hdfs"):  # other stores have no folders
+                self.filesystem.create_dir(self.path.rpartition("/")[0])
+            with open(source, "rb") as file, self.filesystem.open_output_stream(self.path, compression=None) as stream:
+                shutil.copyfileobj(file, stream, STREAM_BYTES)
+        except STORE_ERRORS as error:
+            raise InputError(f"{self}: cannot be written: {reason(error)}") from None
+
+    def get(self, target: Path) -> None:
+        """Write a copy of this file to a local one."""
+        try:
+            with self.open() as stream, open(target, "wb") as file:
+                shutil.copyfileobj(stream, file, STREAM_BYTES)
+        except STORE_ERRORS as error:
+            raise InputError(f"{self}: cannot be read: {reason(error)}") from None
+
+
+class RemoteKind(NamedTuple):
+    """A kind of folder in a store: its name, the file that makes it whole, and whether a file name belongs to it."""
+
+    noun: str
+    marker: str
+    owns: Callable[[str], bool]
+
+    def refuse_strangers(self, folder: RemotePath) -> list[str]:
+        """List the files of this kind in a folder of a store; refuse one that holds any other file."""
+        names = folder.names()
+        if strangers := sorted(name for name in names if not self.owns(name)):
+            what = f"holds {strangers[0]!r}, which is not part of {self.noun}"
+            raise InputError(f"{folder}: {what}: nothing was written; choose another folder")
+        return names
+
+    def replace(self, folder: RemotePath, source: Path) -> None:
+        """Copy a local folder to a store; the marker goes first and comes last: no part passes for the whole."""
+        names = self.refuse_strangers(folder)
+        try:
+            for name in sorted(names, key=lambda name: name != self.marker):
+                folder.filesystem.delete_file((folder / name).path)
+        except STORE_ERRORS as error:
+            raise InputError(f"{folder}: cannot be replaced: {reason(error)}") from None
+        for path in sorted(source.iterdir(), key=lambda path: path.name == self.marker):
+            (folder / path.name).put(path)
 
 
 ShardPath = Path | RemotePath

@@ -1,4 +1,4 @@
-"""Write a shard set atomically, with one shard in memory, optionally shuffled."""
+"""Write a shard set whole or not at all, with one shard in memory, optionally shuffled."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from xmlpreck.config import InputError
 from xmlpreck.data.dataset import Dataset, with_equal_labels
 from xmlpreck.data.rows import concatenate, read_blocks
 from xmlpreck.data.shards.files import as_table, read_parquet, write_hdf5, write_parquet
+from xmlpreck.data.shards.remote import RemoteKind, RemotePath, ShardPath, locate
 from xmlpreck.data.shards.sets import (
     FORMAT,
     KINDS,
@@ -43,10 +45,11 @@ def _own_names(folder: Path) -> list[str]:
 
 
 SHARD_SET = Kind("a shard set", MANIFEST, _own_names, ShardError)
+REMOTE_SET = RemoteKind("a shard set", MANIFEST, lambda name: name == MANIFEST or bool(_OWN_NAME.fullmatch(name)))
 
 
 def write_shards(
-    folder: str | Path,
+    folder: str | ShardPath,
     chunks: Iterable[Dataset],
     kind: str,
     rows_per_shard: int,
@@ -56,8 +59,16 @@ def write_shards(
     """Write chunks of any size as shards, holding one shard in memory; the folder appears when it is complete.
 
     With a seed the rows are shuffled: assigned at random to as many buckets as shards, then permuted within each.
+    A set for a store (by URI) is written to a temporary folder of this machine first.
     """
-    folder = Path(folder)
+    folder = locate(folder)
+    if isinstance(folder, RemotePath):
+        REMOTE_SET.refuse_strangers(folder)  # before the work, not after it
+        with TemporaryDirectory(prefix="xmlpreck-") as scratch:
+            made = Path(scratch) / "set"
+            write_shards(made, chunks, kind, rows_per_shard, provenance, shuffle_seed)
+            REMOTE_SET.replace(folder, made)
+        return ShardSet(folder)
     if kind not in KINDS:
         raise ShardError(f"{kind!r} is not a kind of shard: choose {' or '.join(KINDS)}")
     if rows_per_shard < 1:
