@@ -3,17 +3,22 @@
 import re
 import shutil
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from helpers import ROOT
+from scipy.sparse import csr_array
 
 pytest.importorskip("matplotlib")
 sys.path.insert(0, str(ROOT / "tools"))
 
 import make_theory
 
+from xmlpreck import train
 from xmlpreck.bipartite import surrogates
+from xmlpreck.config import RowsConfig, RunConfig, TrainConfig
+from xmlpreck.data.formats import Dataset
 
 EXACT = 1e-12  # float64 rounding of sums of at most a dozen scores below 10
 DRAWS = 10
@@ -103,6 +108,38 @@ def luminance(colour):
     return linear @ [0.2126, 0.7152, 0.0722]
 
 
+def expected(loss, scores):
+    """The mean of a loss over the labels that rows draw."""
+    relevances = ([label in outcome for label in make_theory.LABELS] for outcome in make_theory.OUTCOMES)
+    return sum(
+        p * loss(scores, np.array(y, dtype=int)) for y, p in zip(relevances, make_theory.OUTCOMES.values(), strict=True)
+    )
+
+
+def test_labels_by_chance():
+    """The scores of the picture have the lowest expected losses; avg puts C first, and the hinge A."""
+    wrong, value = make_theory.least_avg()
+    avg = partial(expected, lambda s, y: surrogates.avg_surrogate(s, y, 1))
+    hinge = partial(expected, lambda s, y: (y * np.maximum(0, 1 - s) ** 2 + (1 - y) * np.maximum(0, s) ** 2).sum())
+    assert avg(wrong) == pytest.approx(value)
+    near = np.random.default_rng(0).normal(size=(500, 3)) * np.geomspace(0.01, 3, 500)[:, np.newaxis]
+    assert min(avg(wrong + step) for step in near) >= value - EXACT
+    assert min(hinge(make_theory.marginals() + step) for step in near) > hinge(make_theory.marginals())
+    assert (wrong.argmax(), make_theory.marginals().argmax()) == (2, 0)
+    grid = (np.array([0, b, c]) for b in np.linspace(-3, 0, 61) for c in np.linspace(-3, 0, 61))
+    assert min(map(avg, grid)) > value + 0.04  # with A first
+
+
+@pytest.mark.parametrize(("algo", "best"), [("hinge", "A"), ("sgd-avg", "C")])
+def test_labels_by_chance_are_learned_so(algo, best):
+    outcomes = np.random.default_rng(1).choice([*make_theory.OUTCOMES], 4000, p=[*make_theory.OUTCOMES.values()])
+    labels = np.array([[label in outcome for label in make_theory.LABELS] for outcome in outcomes], dtype=np.float32)
+    rows = Dataset(csr_array(np.ones((len(labels), 1), np.float32)), csr_array(labels))
+    config = TrainConfig(algo=algo, k=1, eta=0.005, epochs=8, centroid=0.0, batch_rows=1)
+    model = train.fit(rows, RunConfig(rows=RowsConfig(bias=0), train=config))
+    assert make_theory.LABELS[model.predict_topk(rows.rows[:1], 1).labels[0, 0]] == best
+
+
 @pytest.mark.parametrize("paper", ["#ffffff", "#0d1117"])
 def test_colours_stand_out_by_day_and_by_night(paper):
     for colour in make_theory.COLOURS.values():
@@ -117,8 +154,8 @@ def test_the_tool_fills_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["make_theory.py", "--out", str(tmp_path), "--draws", "2"])
     make_theory.main()
     made = (tmp_path / "theory.md").read_text(encoding="utf-8")
-    assert made.count("\n|---|") == 4
-    for name in ("hierarchy", "six-points", "mistakes", "convergence"):
+    assert made.count("\n|---|") == 5
+    for name in ("hierarchy", "six-points", "mistakes", "convergence", "noise"):
         svg = (tmp_path / f"theory-{name}.svg").read_text(encoding="utf-8")
         used = set(re.findall(r"#[0-9a-f]{6}\b", svg))
         assert used <= set(make_theory.COLOURS.values()), f"theory-{name}.svg: a colour for one background only"
@@ -129,7 +166,8 @@ def test_the_tool_fills_the_page(tmp_path, monkeypatch):
 
 
 def test_the_page_is_up_to_date():
-    """The two tables without draws: they take no time to make."""
+    """The tables without draws: they take no time to make."""
     page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
     assert make_theory.hierarchy_table() in page
     assert make_theory.six_points_table() in page
+    assert make_theory.noise_table() in page

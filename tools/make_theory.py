@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib import style
 from matplotlib.figure import Figure
+from scipy.optimize import linprog
 
 from xmlpreck.bipartite import surrogates
 from xmlpreck.evaluation.report.drawing import MUTED, RULE, STYLE, log_axis
@@ -168,6 +169,36 @@ def slope(x: np.ndarray, values: np.ndarray) -> float:
     return float(np.polyfit(np.log(x), np.log(values), 1)[0])
 
 
+# --- labels by chance -------------------------------------------------------------------------------------------------
+
+# All rows are alike; each draws its labels, of A, B and C, with these probabilities.
+OUTCOMES = {"AB": 0.4, "AC": 0.25, "C": 0.35}
+LABELS = "ABC"
+
+
+def marginals() -> np.ndarray:
+    """Return the probability of each label. The minimiser of the squared hinge of each label is the same."""
+    return np.array([sum(p for outcome, p in OUTCOMES.items() if label in outcome) for label in LABELS])
+
+
+def least_avg() -> tuple[np.ndarray, float]:
+    """Find the scores, A's 0, with the lowest expected avg at k = 1, and its value, by a linear program.
+
+    At k = 1 avg is max(0, 1 + s_j - (mean of the relevant scores)) over the irrelevant labels j.
+    """
+    n_labels, n_outcomes = len(LABELS), len(OUTCOMES)
+    bounds = []
+    for place, outcome in enumerate(OUTCOMES):
+        relevant = np.array([label in outcome for label in LABELS])
+        for other in np.flatnonzero(~relevant):
+            scores = np.eye(n_labels)[other] - relevant / relevant.sum()
+            bounds.append([*scores, *-np.eye(n_outcomes)[place]])
+    cost = [*np.zeros(n_labels), *OUTCOMES.values()]
+    free = [(0, 0), *[(None, None)] * (n_labels - 1), *[(0, None)] * n_outcomes]
+    found = linprog(cost, bounds, -np.ones(len(bounds)), bounds=free)
+    return found.x[:n_labels], float(found.fun)
+
+
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +297,19 @@ def paint_convergence(found: Curves, axes: Any) -> None:
     log_axis(axes.yaxis, np.array([0.02, 2]))
 
 
+def paint_noise(axes: Any) -> None:
+    wrong, _ = least_avg()
+    at = np.arange(len(LABELS))
+    axes.bar(at, marginals(), 0.5, color=GREY, alpha=0.35)
+    axes.plot(at, marginals(), "o", color=COLOURS["ramp"], markersize=11)
+    axes.plot(at, wrong, "s", color=COLOURS["avg"], markersize=11)
+    axes.axhline(0, color=GREY, linewidth=1)
+    axes.set(xticks=at, xticklabels=LABELS, xlabel="label", ylabel="score", ylim=(-0.7, 1.25))
+    axes.text(0.1, 0.93, "bars: how often", color=GREY, weight="bold")
+    name_line(axes, "ramp", 0.15, 0.62, "hinge")
+    name_line(axes, "avg", 1.15, -0.55)
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +362,17 @@ def convergence_table(found: Curves) -> str:
     return table(["b", "prec@κ", *list(LOSSES)[1:]], *rows, ["exponent of b", *slopes])
 
 
+def noise_table() -> str:
+    wrong, value = least_avg()
+    right = marginals()
+    rows = [
+        ["probability", *(f"{p:.2f}" for p in right), ""],
+        ["squared hinge", *(f"{score:.2f}" for score in right), f"{right[np.argmax(right)]:.2f}"],
+        [f"avg (expected value {value:.1f})", *(f"{score:.2f}" for score in wrong), f"{right[np.argmax(wrong)]:.2f}"],
+    ]
+    return table(["scores with the lowest expected loss", *LABELS, "P@1"], *rows)
+
+
 def fill(text: str, name: str, content: str) -> str:
     """The page with `content` between the markers of that name."""
     begin, end = f"<!-- {name}: made by tools/make_theory.py -->", f"<!-- end of {name} -->"
@@ -336,11 +391,13 @@ def main() -> None:
     save(args.out / "theory-six-points.svg", paint_six_points, n_rows=2)
     save(args.out / "theory-mistakes.svg", lambda axes: paint_mistakes(mistakes, axes))
     save(args.out / "theory-convergence.svg", lambda axes: paint_convergence(deviation, axes))
+    save(args.out / "theory-noise.svg", paint_noise)
     page = (args.out / "theory.md").read_text(encoding="utf-8")
     page = fill(page, "hierarchy", hierarchy_table())
     page = fill(page, "six points", six_points_table())
     page = fill(page, "mistakes", mistakes_table(mistakes))
     page = fill(page, "convergence", convergence_table(deviation))
+    page = fill(page, "noise", noise_table())
     with atomic_path(args.out / "theory.md") as part:
         part.write_text(page, encoding="utf-8")
 
