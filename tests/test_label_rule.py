@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, load_npz
+from scipy.special import expit
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 import xmlpreck
@@ -12,6 +13,7 @@ from xmlpreck.cli import main
 from xmlpreck.config import InputError
 from xmlpreck.data.dataset import TopK
 from xmlpreck.model import choosing
+from xmlpreck.model import macro as macro_module
 from xmlpreck.model.label_rule import Goal, LabelRule, choose_rule
 
 N_ROWS, N_LABELS, K = 25, 9, 6
@@ -97,6 +99,11 @@ def test_a_goal_that_no_rule_reaches_is_one_line():
         (("--for", "precision"), "--for precision needs the least precision, in percent: give it by --at-least"),
         (("--for", "recall", "--at-least", "101"), "--at-least must be above 0 and at most 100 percent, but is 101.0"),
         (("--at-least", "50"), "--at-least has no effect with --for f1: leave it out"),
+        (
+            ("--weigh-labels", "3"),
+            "--weigh-labels makes macro F1, precision or recall as large as possible: give --ave",
+        ),
+        (("--weigh-labels", "0", "--average", "macro"), "--weigh-labels must be a whole number, 1 or more, but is '0'"),
         (("--max-labels", "0"), "--max-labels must be a whole number, 1 or more, but is '0'"),
     ],
 )
@@ -178,6 +185,122 @@ def test_a_choice_ends_with_the_scores_that_it_was_made_for(folder):
             InputError, match="the model has no number of labels of its own: choose one with xmlpreck opt"
         ):
             _ = changed.label_rule
+
+
+def macro(goal, truth, found):
+    """Return macro F1, precision or recall, a share."""
+    *ratios, _ = precision_recall_fscore_support(truth, found, average="macro", zero_division=0)
+    return float(dict(zip(("precision", "recall", "f1"), ratios, strict=True))[goal])
+
+
+def likely(seed, n_rows=60, n_labels=12):
+    """Draw probabilities, all labels of each row by falling ones, and labels that are true as often as they say."""
+    draw = np.random.default_rng(seed)
+    chances = expit(draw.normal(size=(n_rows, n_labels)) * 1.5 - np.linspace(0, 3, n_labels))
+    truth = draw.random(chances.shape) < chances
+    order = np.argsort(-chances, axis=1)
+    return chances, truth, order, np.take_along_axis(truth, order, 1)
+
+
+@pytest.mark.parametrize("goal", ["f1", "precision", "recall"])
+def test_weights_of_labels_are_those_of_xcolumns(goal):
+    fw = pytest.importorskip("xcolumns.frank_wolfe", reason="needs the package xcolumns")
+    chances, truth, order, hit = likely(0)
+    least = 1 / len(chances)
+    below = {
+        "f1": lambda t, p, n: (2 * t + p + n) / 2,
+        "precision": lambda t, p, n: t + p,
+        "recall": lambda t, p, n: t + n,
+    }
+    share = {"f1": least / 2, "precision": least, "recall": least}[goal]
+
+    def metric(tp, fp, fn, _tn):
+        return (tp / (below[goal](tp, fp, fn) + share)).mean()
+
+    theirs, meta = fw.find_classifier_using_fw(
+        truth.astype(np.float64), chances, metric, 3, max_iters=macro_module.N_STEPS, init_classifier="top",
+        alpha_uniform_search_step=0.01, return_meta=True,
+    )  # fmt: skip
+    ours, values = macro_module.frank_wolfe(order, np.take_along_axis(chances, order, 1), hit, truth.sum(0), 3, goal)
+    np.testing.assert_allclose(values[: len(meta["classifiers_utilities"])], meta["classifiers_utilities"], rtol=1e-5)
+    best = int(np.argmax(meta["classifiers_utilities"]))
+    assert best > 0
+    np.testing.assert_allclose(ours.slopes[:-1], len(truth[0]) * theirs.a[best], rtol=1e-4)
+    np.testing.assert_allclose(ours.shifts[:-1], len(truth[0]) * theirs.b[best], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("goal", ["f1", "precision", "recall"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weights_of_labels_raise_the_macro_metric(goal, seed):
+    chances, truth, order, hit = likely(seed)
+    weights, _ = macro_module.frank_wolfe(order, np.take_along_axis(chances, order, 1), hit, truth.sum(0), 3, goal)
+    rule = LabelRule(chances.shape[1], None, 3, True, weights)
+    found = np.zeros(truth.shape, bool)
+    np.put_along_axis(found, order, rule.kept(order, np.take_along_axis(chances, order, 1)), 1)
+    assert (found.sum(axis=1) == 3).all()
+    first = np.zeros(truth.shape, bool)
+    np.put_along_axis(first, order[:, :3], True, 1)
+    assert macro(goal, truth, found) > macro(goal, truth, first)
+    # The formulas of the weights, by differences of the metric.
+    state = macro_module.Confusion(hit[:, :3].sum() * np.ones(2) / 300, np.array([0.5, 0.2]), np.array([0.4, 0.3]))
+    slopes, shifts = macro_module.gradient(goal, state, 0.01)
+    for label, tiny in enumerate(1e-6 * np.eye(2)):
+        right = state._replace(hits=state.hits + tiny, kept=state.kept + tiny)
+        wrong = state._replace(kept=state.kept + tiny)
+        now, *changed = (2 * macro_module.value(goal, one, 0.01) for one in (state, right, wrong))
+        expected = slopes[label] + shifts[label], shifts[label]
+        np.testing.assert_allclose([(one - now) / 1e-6 for one in changed], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_weighted_labels_are_predicted_and_scored(folder, capsys):
+    assert main(["calibrate", "--model", "held", "--data", "demo", "--out", "w"]) == 0
+    words = [
+        "optimize",
+        "--model",
+        "w",
+        "--data",
+        "demo",
+        "--average",
+        "macro",
+        "--max-labels",
+        "8",
+        "--weigh-labels",
+        "3",
+    ]
+    assert main(words) == 0
+    assert "3 of the first 8 labels, by weighted probabilities; on" in capsys.readouterr().out
+    model, test = xmlpreck.Model.load("w"), xmlpreck.load_data("demo", "test")
+    made = xmlpreck.optimize(
+        xmlpreck.calibrate("held", "demo").model, "demo", average="macro", max_labels=8, weigh_labels=3
+    )
+    assert made.model.info["label_rule"] == model.info["label_rule"]
+    for kind in ("margin", "probability"):
+        words = ["predict", "--model", "w", "--data", "demo", "--labels", "auto", "--out", "W.npz", "--scores", kind]
+        assert main(words) == 0
+        found = load_npz("W.npz")
+        assert (np.diff(found.indptr) <= 3).all()
+        top = model.predict_topk(test.rows, 8)
+        chances = model.calibration.probabilities(top)
+        gains = model.label_rule.weights.gains(top.labels, chances.scores)
+        for row in range(20):
+            best = sorted(np.argsort(-gains[row], kind="stable")[:3])
+            assert set(found.indices[slice(*found.indptr[row : row + 2])]) == set(top.labels[row, best])
+            if kind == "probability":  # those of the whole list, whatever was left out of it
+                written = dict(zip(found[[row]].indices, found[[row]].data, strict=True))
+                expected = dict(zip(top.labels[row, best], chances.scores[row, best], strict=True))
+                assert written == pytest.approx(expected)
+    capsys.readouterr()
+    assert main(["evaluate", "--pred", "w", "--data", "demo", "--labels", "auto", "--resamples", "0", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    kept = as_predicted(load_npz("W.npz"))
+    expected = f1_score(test.labels.toarray() > 0, kept, average="macro", zero_division=0)
+    assert scores["macroF1@8"] == pytest.approx(100 * expected)
+
+
+def as_predicted(found):
+    matrix = np.zeros(found.shape, bool)
+    matrix[np.repeat(np.arange(found.shape[0]), np.diff(found.indptr)), found.indices] = True
+    return matrix
 
 
 def held(name):

@@ -109,6 +109,16 @@ def test_bm25_is_the_references(settings, tmp_path):
         np.testing.assert_array_equal(stack_rows(list(kept)).data, ours.transform(texts).data)
 
 
+def test_models_from_before_a_setting_keep_their_bits(tmp_path):
+    texts = made_up_texts(100)
+    vectorizer = fit_text([texts])
+    vectorizer.save(tmp_path)
+    about = json.loads((tmp_path / "text.json").read_text(encoding="utf-8"))
+    del about["settings"]["weighting"], about["settings"]["char_ngrams"]
+    (tmp_path / "text.json").write_text(json.dumps(about), encoding="utf-8")
+    np.testing.assert_array_equal(TextVectorizer.load(tmp_path).transform(texts).data, vectorizer.transform(texts).data)
+
+
 @pytest.mark.parametrize("settings", [{}, {"ngrams": 2, "sublinear_tf": False, "token_pattern": WORDS}])
 def test_hashed_equals_hashing_vectorizer_and_tfidf_transformer(settings):
     texts, new_texts = made_up_texts(300), made_up_texts(50, seed=1, n_words=90)

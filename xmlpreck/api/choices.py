@@ -104,6 +104,7 @@ def optimize(
     average: str = "micro",
     at_least: float | None = None,
     max_labels: int = MAX_LABELS,
+    weigh_labels: int | None = None,
     split: str | None = None,
     n_threads: int = 0,
     note: Note = log.info,
@@ -123,10 +124,13 @@ def optimize(
         micro = over all pairs of row and label; macro = mean over labels.
     max_labels : int
         Labels that a row may get, at most.
+    weigh_labels : int, optional
+        Give every row this many of its `max_labels` best labels, those whose probabilities, weighted by label, make the
+        macro metric of `goal` the largest. The model must be calibrated.
     split : str, optional
         None = the training rows that the model held out; a choice on train or test rows is recorded in the model.
     """
-    wanted = Goal(goal, average, at_least)
+    wanted = Goal(goal, average, at_least, weigh_labels)
     if max_labels < 1:
         raise ConfigError(f"--max-labels must be 1 or more, but is {max_labels}")
     if out is not None:

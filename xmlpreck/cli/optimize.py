@@ -26,6 +26,12 @@ def add_optimize(commands: Any) -> None:
     )
     optimize.add_argument("--at-least", metavar="PERCENT", help="of precision or recall, with --for precision|recall")
     optimize.add_argument("--max-labels", metavar="INT", help="maximum number of labels per row (default: 20)")
+    optimize.add_argument(
+        "--weigh-labels",
+        metavar="INT",
+        help="with --average macro: give every row this many of its --max-labels best labels, chosen by probabilities "
+        "that are weighted by label; for calibrated models where rare labels count (default: one rule for all labels)",
+    )
     add_heldout_split(optimize)
     add_threads(optimize)
 
@@ -34,6 +40,7 @@ def run(args: argparse.Namespace) -> None:
     n_threads = whole_number("--threads", args.threads, 0)
     at_least = None if args.at_least is None else any_number("--at-least", args.at_least)
     max_labels = None if args.max_labels is None else whole_number("--max-labels", args.max_labels, 1)
+    weighed = None if args.weigh_labels is None else whole_number("--weigh-labels", args.weigh_labels, 1)
     from xmlpreck.api import choices
     from xmlpreck.model.label_rule import MAX_LABELS
 
@@ -41,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     made = choices.optimize(
         args.model, location_of(args, "train"), out,
         goal=args.goal, average=args.average, at_least=at_least, max_labels=max_labels or MAX_LABELS,
-        split=args.split, n_threads=n_threads, note=note, progress=True,
+        weigh_labels=weighed, split=args.split, n_threads=n_threads, note=note, progress=True,
     )  # fmt: skip
     assert made.chosen is not None
     found, rule = made.chosen.found, made.chosen.rule

@@ -100,6 +100,7 @@ _INFO = {
             "for": _is_text,
             "average": _is_text,
             "found": _SCORES,
+            "weights": _Maybe({"labels": [_is_count], "slopes": [_is_number], "shifts": [_is_number]}),
         }
     ),
     "updates": _Maybe([{}]),

@@ -6,7 +6,7 @@ all pairs of row and label together, macro takes the mean over labels.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from xmlpreck.config import ConfigError, InputError
 from xmlpreck.data.dataset import TopK
 from xmlpreck.metrics import hits
 from xmlpreck.model.calibration import Calibration
+from xmlpreck.model.macro import LabelWeights, best_k, frank_wolfe
 
 GOALS = ("f1", "precision", "recall", "count")
 AVERAGES = ("micro", "macro")
@@ -25,15 +26,19 @@ N_BOUNDS = 200  # scores that are tried: the best 20 labels of a row are cut in 
 
 @dataclass(frozen=True)
 class LabelRule:
-    """At most k labels: those with a score of `min_score` or more, and the first `min_labels` in any case."""
+    """At most k labels: those with a score of `min_score` or more, and the first `min_labels` in any case.
+
+    With weights, of the first k labels those `min_labels` whose weighted probabilities are the largest.
+    """
 
     k: int
     min_score: float | None = None  # None: all k
     min_labels: int = 0
     probabilities: bool = False  # `min_score` is one, not a margin
+    weights: LabelWeights | None = field(default=None, compare=False)
 
-    def keep(self, top: TopK, calibration: Calibration | None) -> TopK:
-        """Keep of labels with margins those that a row gets."""
+    def keep(self, top: TopK, calibration: Calibration | None, shown: TopK | None = None) -> TopK:
+        """Keep of labels with margins those that a row gets, in their order; `shown` has other scores of them."""
         scores = top.scores
         if self.probabilities:
             if calibration is None:
@@ -42,16 +47,25 @@ class LabelRule:
                 )
             scores = calibration.probabilities(top).scores
         kept = self.kept(top.labels, scores)
-        return TopK(np.where(kept, top.labels, -1), np.where(kept, top.scores, np.float32(-np.inf)))
+        shown = top if shown is None else shown
+        labels, scores = np.where(kept, top.labels, -1), np.where(kept, shown.scores, np.float32(-np.inf))
+        if self.weights is not None:  # others leave no gaps
+            order = np.argsort(~kept, axis=1, kind="stable")
+            labels, scores = np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
+        return TopK(labels, scores)
 
     def kept(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Tell which labels a row gets, by scores that are margins or, with `probabilities`, probabilities."""
         place = np.arange(labels.shape[1])
+        if self.weights is not None:
+            return best_k(self.weights.gains(np.where(place < self.k, labels, -1), scores), self.min_labels)
         from_score = scores >= (-math.inf if self.min_score is None else self.min_score)
         return (labels >= 0) & (place < self.k) & (from_score | (place < self.min_labels))
 
     def to_text(self) -> str:
         """Describe the rule in a few words."""
+        if self.weights is not None:
+            return f"{self.min_labels} of the first {self.k} labels, by weighted probabilities"
         if self.min_score is None:
             return f"the first {self.k} labels"
         kind = "probability" if self.probabilities else "score"
@@ -80,12 +94,19 @@ class Goal:
     name: str = "f1"
     average: str = "micro"
     at_least: float | None = None
+    n_weighted: int | None = None  # labels that every row gets, by weights of the labels
 
     def __post_init__(self) -> None:
         for flag, value, known in (("--for", self.name, GOALS), ("--average", self.average, AVERAGES)):
             if value not in known:
                 raise ConfigError(f"{flag} must be {', '.join(known[:-1])} or {known[-1]}, but is {value!r:.40}")
-        if self.name in ("precision", "recall"):
+        if self.n_weighted is not None:
+            if self.average != "macro" or self.name == "count" or self.at_least is not None:
+                raise ConfigError(
+                    "--weigh-labels makes macro F1, precision or recall as large as possible: give --average macro, "
+                    "--for f1, precision or recall, and no --at-least"
+                )
+        elif self.name in ("precision", "recall"):
             if self.at_least is None:
                 raise ConfigError(f"--for {self.name} needs the least {self.name}, in percent: give it by --at-least")
             if not 0 < self.at_least <= 100:
@@ -169,8 +190,10 @@ class ChosenRule(NamedTuple):
 
     def to_info(self) -> dict[str, Any]:
         """Return what a model keeps."""
-        about = asdict(self.rule) | {"for": self.goal.name, "average": self.goal.average}
+        about = asdict(replace(self.rule, weights=None)) | {"for": self.goal.name, "average": self.goal.average}
         about |= {"at_least": self.goal.at_least, "n_rows": self.n_rows, "true_count": self.true_count}
+        if self.rule.weights is not None:
+            about["weights"] = {name: array.tolist() for name, array in self.rule.weights._asdict().items()}
         return about | {"found": asdict(self.found)}
 
 
@@ -179,6 +202,8 @@ def choose_rule(
 ) -> ChosenRule:
     """Choose the best rule for a goal by rows with their best labels (margins) and their true ones."""
     places = _Places(blocks, n_labels)
+    if goal.n_weighted is not None:
+        return _weigh_labels(places, goal, goal.n_weighted, calibration)
     best: tuple[tuple[float, ...], LabelRule, Measured] | None = None
     top = places.top
     kinds = [(False, top.scores)]
@@ -201,9 +226,29 @@ def choose_rule(
     return ChosenRule(rule, goal, found, places.true_count, len(places.hit))
 
 
+def _weigh_labels(places: _Places, goal: Goal, k: int, calibration: Calibration | None) -> ChosenRule:
+    """Find the weights of labels for k labels a row."""
+    if calibration is None:
+        raise InputError("--weigh-labels needs probabilities, which the model has not: calibrate it first")
+    top = places.top
+    if k > top.labels.shape[1]:
+        raise InputError(f"--weigh-labels {k} is more than the {top.labels.shape[1]} labels that it may choose from")
+    scores = calibration.probabilities(top).scores
+    weights, _ = frank_wolfe(top.labels, scores, places.hit, places.truth, k, goal.name)
+    rule = LabelRule(top.labels.shape[1], None, k, True, weights)
+    found = places.measure(rule.kept(top.labels, scores), goal.average)
+    return ChosenRule(rule, goal, found, places.true_count, len(places.hit))
+
+
 def rule_of(info: dict[str, Any]) -> LabelRule:
     """Read the rule that a model keeps in its info."""
     about = info.get("label_rule")
     if about is None:
         raise InputError("the model has no number of labels of its own: choose one with xmlpreck optimize")
-    return LabelRule(about["k"], about.get("min_score"), about["min_labels"], about["probabilities"])
+    weights = about.get("weights")
+    if weights is not None:
+        labels, slopes, shifts = (np.array(weights[name]) for name in LabelWeights._fields)
+        if not len(labels) + 1 == len(slopes) == len(shifts) or (np.diff(labels) <= 0).any():
+            raise InputError("label_rule.weights of model.json do not fit together: optimize the model again")
+        weights = LabelWeights(labels.astype(np.int64), slopes.astype(float), shifts.astype(float))
+    return LabelRule(about["k"], about.get("min_score"), about["min_labels"], about["probabilities"], weights)

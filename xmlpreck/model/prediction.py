@@ -54,13 +54,14 @@ class Choice:
 
     def finish(self, top: TopK, model: Model) -> TopK:
         """Turn margins into the scores wanted, and drop labels below the minimum."""
-        if self.rule is not None:
-            top = self.rule.keep(top, model.calibration)
+        shown = top
         if self.as_probabilities:
             if model.calibration is None:
                 raise InputError("the model has no calibration: make one with xmlpreck calibrate, or ask for scores")
-            top = model.calibration.probabilities(top)
-        return keep_from(top, self.min_score, self.min_labels)
+            shown = model.calibration.probabilities(top)
+        if self.rule is not None:
+            shown = self.rule.keep(top, model.calibration, shown)
+        return keep_from(shown, self.min_score, self.min_labels)
 
 
 def listed(top: TopK, n_labels: int) -> csr_array:
