@@ -1,9 +1,16 @@
 """The synthetic data: the same every time, every label used, learnable but not trivially."""
 
+import sys
+
 import numpy as np
 import pytest
+from helpers import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import make_synthetic
 
 from xmlpreck.config import InputError
+from xmlpreck.data.shards import ShardSet
 from xmlpreck.data.synthetic import make_dataset, make_demo
 
 
@@ -93,3 +100,44 @@ def test_demo_is_learnable_but_not_trivial(demo):
     # Two points either side allow for another numpy's stream of random numbers.
     assert 0.82 <= hit[:, 0].mean() <= 0.87
     assert 0.38 <= hit.mean() <= 0.43
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Twenty topics of a hundred labels, in two fields."""
+    return make_synthetic.make_world(3000, 4000, 2000, nnz=40, labels_per_row=5.5, seed=1)
+
+
+def test_made_rows_mix_topics_of_a_field(world):
+    first = world.label_offsets[:-1]
+    assert np.diff(world.label_offsets).min() >= 1
+    n_topics = np.array([len(set(world.topics[a:b])) for a, b in zip(first, world.label_offsets[1:], strict=True)])
+    assert 0.5 < np.mean(n_topics >= 2) < 0.95
+    fields = world.topics // make_synthetic.FIELD_TOPICS
+    n_fields = np.array([len(set(fields[a:b])) for a, b in zip(first, world.label_offsets[1:], strict=True)])
+    assert np.mean(n_fields == 1) > 0.6
+    assert set(world.labels) == set(range(2000))
+
+
+def test_alike_labels_of_a_made_set_are_of_one_topic(world):
+    """What a tree needs: the label whose mean row is nearest is mostly of the same topic, which ids do not tell."""
+    (data,) = make_synthetic.draw_rows(world, 40, 1, 0, 3000)
+    topic = np.zeros((2000, world.topics.max() + 1))
+    np.add.at(topic, (world.labels, world.topics), 1)
+    often = np.flatnonzero(topic.sum(axis=1) >= 4)
+    home = topic.argmax(axis=1)[often]
+    means = (data.labels.T @ data.rows).toarray()[often]
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    alike = means @ means.T
+    np.fill_diagonal(alike, 0)
+    assert np.mean(home[alike.argmax(axis=1)] == home) > 0.7
+    assert np.mean(home[1:] == home[:-1]) < 0.2
+
+
+def test_made_sets_take_the_sizes_of_known_ones(tmp_path, monkeypatch, capsys):
+    sizes = ("--rows", "40", "--test-rows", "10", "--features", "50", "--labels", "30", "--nnz", "5")
+    monkeypatch.setattr(sys, "argv", ["make", "--like", "amazon-3m", *sizes, "--out", str(tmp_path / "set")])
+    make_synthetic.main()
+    assert "train: 40 rows, 50 features, 30 labels" in capsys.readouterr().out
+    made_by = ShardSet(tmp_path / "set" / "test").provenance["made_by"]
+    assert (made_by["labels_per_row"], made_by["labels"]) == (36.0, 30)

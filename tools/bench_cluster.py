@@ -1,6 +1,7 @@
 """Measure what training on a Ray cluster costs, on this machine.
 
-    python tools/bench_cluster.py --data eurlex57k --label-shards 1 2 4 --batch-rows 512 --json docs/bench_cluster.json
+    python tools/bench_cluster.py --data eurlex57k --rows 10000 --label-shards 1 2 4 --batch-rows 512 \
+        --json docs/bench_cluster.json
 
 One process, and the cluster with each number of label shards. Before anything is timed, all must give the same model,
 bit for bit; then they take turns, and of each the fastest last pass counts.
@@ -24,9 +25,12 @@ from xmlpreck.cluster.session import Session, connect
 from xmlpreck.data import catalog
 from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.location import DataLocation
+from xmlpreck.data.shards import write_shards
 from xmlpreck.files.atomic import atomic_path
 from xmlpreck.model import Model, all_sparse
 from xmlpreck.model.layout import ANY_SIZE
+
+SHARD_ROWS = 8192  # of a file
 
 
 def run_here(data: Dataset, settings: config.RunConfig) -> tuple[Model, dict[str, Any]]:
@@ -90,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="demo", help="a catalogue name, a file, or a folder")
     parser.add_argument("--data-dir", help="where catalogue data is")
+    parser.add_argument("--rows", type=int, help="take the first of them only (default: all)")
     parser.add_argument("--label-shards", type=int, nargs="+", default=[1, 2, 4], help="numbers of them to run with")
     parser.add_argument("--batch-rows", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=2, help="passes of a run, of which the last is timed")
@@ -99,13 +104,15 @@ def main() -> None:
     settings = config.load(
         catalog.find_config(None, args.data), {"train.epochs": args.epochs, "train.batch_rows": args.batch_rows}
     )
-    data = catalog.load(args.data, "train", args.data_dir)
-    place = share_rows(data, DataLocation(args.data, data_dir=args.data_dir))
-    result = {
-        "data": catalog.describe(args.data), "batch_rows": args.batch_rows, "epochs": args.epochs,
+    source = catalog.load(args.data, "train", args.data_dir)
+    n_rows = min(args.rows or source.n_rows, source.n_rows)
+    result: dict[str, Any] = {
+        "data": catalog.describe(args.data), "n_rows": n_rows, "batch_rows": args.batch_rows, "epochs": args.epochs,
         "k": settings.train.k, "cores": config.n_cores(), "machine": machine(),
     }  # fmt: skip
-    with connect(None, lambda text: None) as session:
+    with tempfile.TemporaryDirectory() as scratch, connect(None, lambda text: None) as session:
+        data = source.read(0, n_rows)
+        place = share_rows(write_shards(scratch + "/rows", [data], "parquet", SHARD_ROWS, {}), DataLocation(scratch))
         result["runs"] = measure_runs(session, place, data, settings, args.label_shards, args.repeat)
     report(result)
     if args.json:
