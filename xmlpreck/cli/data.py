@@ -29,7 +29,7 @@ def add_data(commands: Any) -> None:
         verb.add_argument("--data-dir", metavar="DIR", help="where catalogue data is, or goes")
     convert = add_verb(verbs, "convert", convert_command, "write the splits of a data set as shards")
     convert.add_argument("data", metavar="IN", help="a file, a folder or a catalogue name")
-    convert.add_argument("out", metavar="OUT", help="folder to write: OUT/train and OUT/test, or OUT for one file")
+    convert.add_argument("out", metavar="OUT", help="folder or URI: OUT/train and OUT/test, or OUT for one file")
     convert.add_argument("--format", default="parquet", help="parquet or hdf5 (default: parquet)")
     convert.add_argument("--from", dest="source_format", metavar="FORMAT", help="force the format of IN")
     convert.add_argument("--rows-per-shard", default="65536", metavar="INT", help="rows a file (default: 65536)")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def add_predict(commands: Any) -> None:
     predict = add_command(commands, "predict", run, "write the best labels of every row", lambda args: args.out == "-")
-    predict.add_argument("--model", required=True, metavar="DIR", help="a model directory")
+    predict.add_argument("--model", required=True, metavar="DIR", help="a model directory, or its URI")
     predict.add_argument(
         "--out",
         required=True,

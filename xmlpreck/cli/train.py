@@ -55,7 +55,7 @@ def add_train(commands: Any) -> None:
         help="raw text: choose among words, pairs of words, words with runs of characters, stems of --language, and "
         "BM25, by short runs on at most 10,000 texts (default: words, or stems with --language)",
     )
-    train.add_argument("--out", metavar="DIR", help="model directory to write (default: runs/NAME OF THE DATA)")
+    train.add_argument("--out", metavar="DIR", help="model directory or URI to write (default: runs/NAME OF THE DATA)")
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     train.add_argument(
         "--checkpoint-minutes",
