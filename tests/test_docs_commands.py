@@ -65,7 +65,7 @@ NOT_RUN = {
     "xmlpreck predict --engine ray --model /shared/M --data /shared/D --out /shared/P.parquet": "needs Kubernetes",
     "kubectl exec -it POD -- xmlpreck predict --engine ray --address auto --model /shared/M --data /shared/D "
     "--out /shared/P.parquet": "needs Kubernetes",
-    "python tools/bench_cluster.py --data eurlex57k --data-dir DIR --label-shards 1 2 4 --batch-rows 512 "
+    "python tools/bench_cluster.py --data eurlex57k --rows 10000 --label-shards 1 2 4 --batch-rows 512 "
     "--json docs/bench_cluster.json": "takes minutes",
     "python tools/make_synthetic.py --out a670k": "makes 0.5 GB; the page's other commands get a small set of it",
     "python tools/reproduce.py --data FOLDER --out docs": "takes hours",
