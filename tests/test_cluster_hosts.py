@@ -17,7 +17,7 @@ from hosts import network
 from xmlpreck.data.synthetic import make_dataset
 
 PORT, SECONDS = 6379, 300
-# Gone is a host that does not answer for 10 s; it may be parted from the others for less.
+# Gone is a host that does not answer ten checks, for each of which it has 5 s.
 CHECKS = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 1000, "health_check_timeout_ms": 5000}
 CHECKS |= {"health_check_failure_threshold": 10, "worker_register_timeout_seconds": 600, "worker_niceness": 0}
 SETTINGS = ("--no-tune", "--epochs", "3", "--threads", "1", "--set", "train.batch_rows=32")
