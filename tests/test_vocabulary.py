@@ -116,7 +116,7 @@ def test_labels_of_lf_sets(tmp_path):
         ("id,name,broader\na,cats,b\nc,cows,\n", "v.csv:2: the broader label 'b' is no id of this vocabulary"),
         ("id,name,broader\na,cats,b\nb,beasts,c\nc,all,a\n", "v.csv:2: a label is broader than itself: 'a' -> 'b'"),
         ("id,name,broader\nz,zoo,\na,cats,a\n", "v.csv:3: a label is broader than itself: 'a' -> 'a'"),
-        ("key,name\na,cats\n", "v.csv:1: a table of labels needs the columns id and name, but these are 'key', 'name'"),
+        ("key,name\na,cats\n", "v.csv:1: a table of labels needs a first row with id and name, but it is 'key'"),
         ("id,name,label\na,cats,c\n", "v.csv:1: two columns hold the names of labels"),
         ("id,name,deprecated\na,cats,maybe\n", "v.csv:2: deprecated is 'maybe'"),
         ("id,name\n", "v.csv: has no label"),
@@ -155,7 +155,7 @@ def test_broken_files_are_refused(name, text, message, tmp_path):
             "v.ttl:5: http://x.org/c has two",
         ),
         (TURTLE.replace('skos:prefLabel "cats"@en ;', ""), "v.ttl:5: the label 'http://x.org/c' has no name"),
-        (TURTLE.replace("x:d a", "x:d is a"), "v.ttl: cannot be read as SKOS: at line 4"),
+        (TURTLE.replace("x:d a", "x:d is a"), "v.ttl:4: is not Turtle"),
     ],
 )
 def test_broken_skos_is_refused_by_line(text, message, tmp_path):
@@ -230,3 +230,34 @@ def test_lines_of_a_model_round_trip():
 def test_damaged_lines_of_a_model_are_refused(line):
     with pytest.raises(ValueError, match="line 1"):
         from_lines([line])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("v.csv", "id,name\na,cats\n"),
+        ("v.jsonl", '{"id": "a", "name": "cats"}\n'),
+        ("v.json", '{"a": "cats"}'),
+        ("list.json", '[\n{"id": "a", "name": "cats"}]'),
+        ("v.txt", "a\n"),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_a_label(name, text, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [label.id for label in read_vocabulary(path).labels] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.jsonl", b"", "v.jsonl: the file is empty"),
+        ("v.json", b'{"a": "x", "a": "y"}', "v.json:entry 2: the id 'a' is there twice, first in entry 1"),
+        ("v.csv", "id,name\na,caf\xe9\n".encode("latin-1"), "it is cp1252: save the file as UTF-8"),
+    ],
+)
+def test_broken_files_say_what_to_do(name, content, message, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with refuses(message):
+        read_vocabulary(path)

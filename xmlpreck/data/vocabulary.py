@@ -77,7 +77,8 @@ def make_vocabulary(path: object, entries: Iterable[Entry], language: str | None
             raise FormatError(f"{entry.where}: a label has no id: every label needs one")
         if entry.id in labels:
             first = where[entry.id].removeprefix(f"{path}:")
-            raise FormatError(f"{entry.where}: the id {entry.id!r:.60} is there twice, first in line {first}")
+            first = f"line {first}" if first.isdigit() else first
+            raise FormatError(f"{entry.where}: the id {entry.id!r:.60} is there twice, first in {first}: remove one")
         labels[entry.id], where[entry.id] = in_language(entry, chosen), entry.where
     check_broader(labels, where)
     return Vocabulary(tuple(labels.values()))
@@ -118,7 +119,7 @@ def in_language(entry: Entry, language: str) -> Label:
         entry.deprecated,
     )
     try:
-        json.dumps(label.to_dict(), ensure_ascii=False).encode()
+        "".join((label.id, label.name, *label.alternatives, label.description, *label.broader)).encode()
     except UnicodeEncodeError:
         raise FormatError(f"{entry.where}: a text of it has a half of a surrogate pair: it is not Unicode") from None
     return label

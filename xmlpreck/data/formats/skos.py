@@ -1,5 +1,6 @@
 """Read SKOS vocabularies (RDF/XML, Turtle, N-Triples) with rdflib, the extra `skos`."""
 
+import codecs
 import logging
 import re
 from collections.abc import Iterator
@@ -28,9 +29,10 @@ def read_skos(path: AnyPath, suffix: str) -> Iterator[Entry]:
         from rdflib.namespace import OWL, RDF, SKOS
     except ImportError:
         raise InputError(f"{path}: SKOS is read by rdflib: pip install 'xmlpreck[skos]'") from None
-    content = read_bytes(path).tobytes()
+    content = read_bytes(path).tobytes().removeprefix(codecs.BOM_UTF8)
+    text = _decoded(path, content)
     if SKOS_SUFFIXES[suffix] == "xml":
-        _refuse_entities(path, content)
+        _refuse_entities(path, text)
     graph: Any = rdflib.Graph()
     logging.getLogger("rdflib").setLevel(logging.ERROR)  # it warns of dates and numbers that are of no use here
     with reading_as("SKOS", path):
@@ -38,8 +40,17 @@ def read_skos(path: AnyPath, suffix: str) -> Iterator[Entry]:
             graph.parse(data=content, format=SKOS_SUFFIXES[suffix])
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
-    lines = _Lines(path, content)
+        except rdflib.plugins.parsers.notation3.BadSyntax as error:  # its text has several lines
+            raise FormatError(f"{path}:{error.lines + 1}: is not Turtle: {error._why}") from None
+    lines = _Lines(path, text)
     concepts = {concept for concept in graph.subjects(RDF.type, SKOS.Concept) if isinstance(concept, rdflib.URIRef)}
+    if not concepts:
+        raise FormatError(f"{path}: has no skos:Concept with a URI: is it a SKOS vocabulary?")
+    schemes = sorted({str(scheme) for concept in concepts for scheme in graph.objects(concept, SKOS.inScheme)})
+    if len(schemes) > 1:
+        _log.warning(
+            "%s: labels are of %d concept schemes, %s: all are taken", path, len(schemes), ", ".join(schemes)[:200]
+        )
     outside = set()
     for concept in sorted(concepts):
         broader = {*graph.objects(concept, SKOS.broader), *graph.subjects(SKOS.narrower, concept)}
@@ -65,12 +76,18 @@ def read_skos(path: AnyPath, suffix: str) -> Iterator[Entry]:
         _log.warning("%s: %d broader concepts are not in it, such as %s: left out", path, len(outside), shown)
 
 
-def _refuse_entities(path: AnyPath, content: bytes) -> None:
-    """Refuse what makes XML grow or read other files; short names for namespaces are fine."""
+def _decoded(path: AnyPath, content: bytes) -> str:
+    if not content.strip():
+        raise FormatError(f"{path}: the file is empty")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from None
+        line = content.count(b"\n", 0, error.start) + 1
+        raise FormatError(f"{path}:{line}: byte {error.start} is not UTF-8: save the file as UTF-8") from None
+
+
+def _refuse_entities(path: AnyPath, text: str) -> None:
+    """Refuse what makes XML grow or read other files; short names for namespaces are fine."""
     for place, found in enumerate(re.finditer(r"<!ENTITY", text)):
         value = _ENTITY.match(text, found.start())
         if value is None or "&" in value[2] or "%" in value[2] or place >= MAX_ENTITIES:
@@ -87,11 +104,11 @@ def _texts(graph: Any, concept: Any, kind: Any) -> list[tuple[str, str]]:
 class _Lines:
     """Finds where a file speaks of a concept: the line that begins with it, else the first that has its last part."""
 
-    def __init__(self, path: AnyPath, content: bytes) -> None:
+    def __init__(self, path: AnyPath, text: str) -> None:
         self.path = path
         self.first: dict[str, int] = {}
         self.begins: dict[str, int] = {}
-        for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             words = re.findall(r"[^\s<>\"';,]+", line)
             subjects = re.findall(r"about=[\"']([^\"']+)", line) or ([] if line[:1].isspace() else words[:1])
             for known, found in ((self.first, words), (self.begins, subjects)):

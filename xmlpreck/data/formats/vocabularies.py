@@ -1,5 +1,6 @@
 """Read vocabularies of labels: tables, JSON lines, JSON objects, lines of names, files of LF- sets, SKOS."""
 
+import codecs
 import json
 import logging
 import re
@@ -48,7 +49,8 @@ def read_vocabulary(path: AnyPath, language: str | None = None) -> Vocabulary:
     name = Path(path).name.removesuffix(".gz")
     suffix = Path(name).suffix.lower()
     if not Path(path).is_file():
-        raise FormatError(f"{path}: there is no such file")
+        what = "is a folder: give the file in it" if Path(path).is_dir() else "there is no such file"
+        raise FormatError(f"{path}: {what}")
     if name == LABEL_FEATURES:
         features, _ = next(read_text(path, FEATURES, None))
         numbers = (Entry(f"{path}:{row + 2}", str(row), {"": str(row)}) for row in range(features.shape[0]))
@@ -60,7 +62,7 @@ def read_vocabulary(path: AnyPath, language: str | None = None) -> Vocabulary:
     elif suffix in _JSON_SUFFIXES:
         entries = _read_json(path)
     elif suffix == ".txt":
-        entries = (Entry(f"{path}:{line}", text, {"": text}) for line, text in numbered_lines(path))
+        entries = (Entry(f"{path}:{line}", text, {"": text}) for line, text in _lines(path))
     else:
         known = ", ".join((*_TABLE_SUFFIXES, *_JSON_SUFFIXES, *SKOS_SUFFIXES, ".txt"))
         raise FormatError(f"{path}: a file of labels is one of {known}, or one of these with .gz: rename it")
@@ -73,6 +75,11 @@ def read_vocabulary(path: AnyPath, language: str | None = None) -> Vocabulary:
             raise FormatError(f"{beside[0]}: has {sizes}: are both of one data set?")
         return replace(vocabulary, features=found.features)
     return vocabulary
+
+
+def _lines(path: AnyPath) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines, without the byte order mark that some editors write."""
+    return ((number, line.removeprefix("\ufeff") if number == 1 else line) for number, line in numbered_lines(path))
 
 
 def _field_of(name: str) -> tuple[str, str] | None:
@@ -111,6 +118,14 @@ def plain_id(text: str) -> str:
 
 def _read_table(path: AnyPath, suffix: str) -> Iterator[Entry]:
     """Read a table with a header, or Annif's: URI and name, without one."""
+    try:
+        yield from _table_entries(path, suffix)
+    except FormatError as error:  # the flags that tables of documents have are not for labels
+        advice = re.sub(r"say --encoding (\S+)", r"it is \1: save the file as UTF-8", str(error))
+        raise FormatError(re.sub(r",? (or )?say [a-z ]+ by --delimiter", " write commas or tabs", advice)) from None
+
+
+def _table_entries(path: AnyPath, suffix: str) -> Iterator[Entry]:
     table = DelimitedTable(path, ANY if suffix == ".csv" else Columns(delimiter="\t"))
     if table.dialect.header:
         fields = [_field_of(name) for name in table.names]
@@ -119,7 +134,7 @@ def _read_table(path: AnyPath, suffix: str) -> Iterator[Entry]:
     kinds = [field[0] for field in fields if field is not None]
     if "id" not in kinds or "names" not in kinds:
         shown = ", ".join(map(repr, table.names))[:100]
-        raise FormatError(f"{path}:1: a table of labels needs the columns id and name, but these are {shown}")
+        raise FormatError(f"{path}:1: a table of labels needs a first row with id and name, but it is {shown}")
     if twice := [field for field in fields if field is not None and fields.count(field) > 1]:
         raise FormatError(f"{path}:1: two columns hold the {twice[0][0]} of labels: leave one")
     unread = [name for name, field in zip(table.names, fields, strict=True) if field is None]
@@ -138,9 +153,11 @@ def _read_table(path: AnyPath, suffix: str) -> Iterator[Entry]:
 
 
 def _read_json(path: AnyPath) -> Iterator[Entry]:
-    """Read one object a line; or one object for all, of ids and names or ids and objects."""
-    lines = numbered_lines(path)
-    first_number, first = next(lines, (1, ""))
+    """Read one object a line; or one object for all, of ids and names or ids and objects; or a list of objects."""
+    lines = _lines(path)
+    first_number, first = next(lines, (0, ""))
+    if not first_number:
+        raise FormatError(f"{path}: the file is empty")
     try:
         is_lines = any(_field_of(name) is not None for name in parse_object(first))
     except ValueError as error:
@@ -161,8 +178,8 @@ def _read_json(path: AnyPath) -> Iterator[Entry]:
 
 
 def _read_json_object(path: AnyPath) -> Iterator[Entry]:
-    """Read an object of ids; entries are counted from 1, since JSON forgets the lines."""
-    content = read_bytes(path).tobytes()
+    """Read an object of ids, or a list of objects; entries are counted from 1, since JSON forgets the lines."""
+    content = read_bytes(path).tobytes().removeprefix(codecs.BOM_UTF8)
     if len(content) > MAX_JSON_BYTES:
         raise FormatError(f"{path}: one object of more than {MAX_JSON_BYTES:,} bytes: write one object a line")
     with reading_as("JSON", path):
@@ -170,8 +187,10 @@ def _read_json_object(path: AnyPath) -> Iterator[Entry]:
             pairs = json.loads(content, object_pairs_hook=_Pairs)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
+    if isinstance(pairs, list) and not isinstance(pairs, _Pairs) and all(isinstance(one, _Pairs) for one in pairs):
+        pairs = _Pairs(("", one) for one in pairs)
     if not isinstance(pairs, _Pairs):
-        raise FormatError(f"{path}: is JSON, but no object of ids and names, and not one object a line")
+        raise FormatError(f"{path}: is JSON, but no object of ids and names, and no list of objects with id and name")
     for place, (id, value) in enumerate(pairs, start=1):
         where = f"{path}:entry {place}"
         if isinstance(value, str):
