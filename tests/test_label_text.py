@@ -11,16 +11,17 @@ from scipy.sparse import csr_array
 import xmlpreck
 from xmlpreck.api.labels import LabelFile, add_labels
 from xmlpreck.cli import main
-from xmlpreck.config import InputError
+from xmlpreck.config import InputError, RowsConfig
+from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.rows import with_more_labels
 from xmlpreck.data.vocabulary import Label, Vocabulary
 from xmlpreck.model import Model
 from xmlpreck.model.label_text import Strengths, add_words, by_label, read_words, shared_words, strongest
-from xmlpreck.train.label_text import choose, trial_rows
+from xmlpreck.train.label_text import TRIED_OWN, TRIED_SHARED, choose, trial_rows, word_trust
 
 ANIMALS = ("cat", "dog", "cow", "owl", "bee", "fox")
 WORDS = ["river", "night", "house", "green", "small", "tree", "farm", "milk", "honey", "bark", "purr", "wing"]
-STRENGTHS = Strengths(1.0, 0.25, 1.0)
+STRENGTHS = Strengths(1.0, 0.25, 1.0, 2.0)
 
 
 def documents(n=120):
@@ -69,7 +70,7 @@ def test_csv_tsv_and_skos_give_the_same_model(here):
     models = [files_of(here / name) for name in ("v-csv", "v-tsv", "v-ttl")]
     for model in models:  # seconds and threads differ from run to run
         about = json.loads(model.pop("model.json"))
-        assert about["label_text"].keys() == {"own", "shared", "unseen"}
+        assert about["label_text"].keys() == {"own", "shared", "unseen", "trusted"}
         model["label_text"] = about["label_text"]
     assert models[0] == models[1] == models[2]
     assert {"labels.jsonl", "labels.txt", "word_weights.npy"} <= models[0].keys()
@@ -169,12 +170,15 @@ def test_added_words_are_in_the_weights_and_new_labels_behind():
     model, vocabulary = drawn(310)
     counts = np.concatenate([np.arange(300) % 30 + 1, np.zeros(10, np.int64)])
     named = model.fresh(feature_names=["red", "old", *(f"f{i}" for i in range(model.n_features - 2))])
-    words = read_words(named, vocabulary, counts)
+    trust = np.random.default_rng(2).random(model.n_features)
+    words = read_words(named, vocabulary, counts, lambda own: trust)
     added = words.weighed(STRENGTHS, counts)
     own = STRENGTHS.own * 10 / (10 + counts)
     own[counts == 0] = STRENGTHS.unseen
     shared = STRENGTHS.shared * 4 / (4 + counts)
-    expected = own[:, None] * words.own.toarray() + shared[:, None] * words.shared.toarray()
+    trusted = np.where(counts > 0, STRENGTHS.trusted / (1 + counts), 0)  # 0.06 at least
+    expected = (own[:, None] + trusted[:, None] * trust) * words.own.toarray()
+    expected += shared[:, None] * words.shared.toarray()
     np.testing.assert_allclose(added.toarray(), expected, rtol=1e-5, atol=1e-7)
     assert (words.own.toarray()[:, 0] > 0).tolist() == ["red" in name.split() for name in vocabulary.names]
     after = model.fresh(weights=add_words(model.weights, added))
@@ -195,8 +199,30 @@ def test_choose_takes_words_where_they_pay():
     truth = csr_array(np.tile([0.0, 1, 0], (n, 1)))
     weights, helpful, none = (np.tile(row, (n, 1)) for row in ([0.5, 0.3, 0], [0, 1.0, 0], [0, 0, 0]))
     inverse = np.array([1.0, 5, 5])
-    assert choose(candidates, [weights, helpful, none], truth, inverse) == Strengths(0.25, 0.0)
-    assert choose(candidates, [weights, none, -helpful], truth, inverse) == Strengths(0.0, 0.0)
+    assert choose(candidates, [weights, helpful, none, none], truth, inverse, TRIED_OWN) == Strengths(0.5)
+    assert choose(candidates, [weights, none, none, helpful], truth, inverse, TRIED_OWN) == Strengths(trusted=1.0)
+    assert choose(candidates, [weights, none, helpful, none], truth, inverse, TRIED_SHARED) == Strengths(0.0, 0.25)
+    assert choose(candidates, [weights, none, -helpful, none], truth, inverse, TRIED_SHARED) == Strengths()
+
+
+def test_choose_lowers_no_precision():
+    candidates = np.tile([0, 1], (400, 1))
+    truth = csr_array(np.concatenate([np.tile([1.0, 0], (210, 1)), np.tile([0.0, 1], (190, 1))]))
+    weights, rare, none = (np.tile(row, (400, 1)) for row in ([0.2, 0.1], [0, 1.0], [0, 0]))
+    inverse = np.array([1.0, 9])  # the rare label would gain much PSP@1 at the price of 20 rows of P@1
+    assert choose(candidates, [weights, rare, none, none], truth, inverse, TRIED_OWN) == Strengths()
+
+
+def test_trust_is_the_share_of_a_word_in_rows_that_have_a_label_with_it():
+    rows = csr_array(np.array([[1.0, 2, 0], [3, 0, 0], [0, 1, 5]], np.float32))
+    labels = csr_array(np.array([[1.0, 0], [0, 1], [0, 7]], np.float32))  # relevance does not count
+    own = csr_array(np.array([[0.6, 0.8, 0], [0, 1.0, 0], [1.0, 0, 0]]))  # the third label has no column
+    found = word_trust(Dataset(rows, labels), RowsConfig(unit_norm=False, bias=0), 2, own)
+    mean = (1 + 3) / (4 + 3)  # of the features that are words
+    np.testing.assert_allclose(found, [(mean + 1) / (1 + 4), (mean + 3) / (1 + 3), mean / (1 + 5)])
+
+
+def test_trial_rows_are_not_held_out():
     trained, heldout = trial_rows(1000, 0)
     assert (len(trained), len(heldout)) == (500, 250)
     assert not np.intersect1d(trained, heldout).size

@@ -1,6 +1,7 @@
 """Give a model what a vocabulary knows of its labels: ids, names, words that score, and labels without rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from xmlpreck.data.vocabulary import Aligned, Label, Vocabulary, align
 from xmlpreck.metrics.hierarchy import with_ancestors
 from xmlpreck.model import Model
 from xmlpreck.model.label_text import Strengths, add_words, read_words
-from xmlpreck.train.label_text import count_labels, tune_words
+from xmlpreck.train.label_text import count_labels, tune_words, word_trust
 
 
 class LabelFile(NamedTuple):
@@ -64,10 +65,17 @@ def add_vocabulary(
     chosen = ", ".join(f"{name} {value:g}" for name, value in strengths._asdict().items())
     note(f"{labels.path}: {len(vocabulary.labels):,} labels; strength of their words: {chosen}")
     with_text = model.fresh(vectorizer=vectorizer)
-    return with_label_words(with_text, aligned, counts, strengths)
+    trust_of = partial(word_trust, rows, settings.rows, settings.train.block_rows) if strengths.trusted else None
+    return with_label_words(with_text, aligned, counts, strengths, trust_of)
 
 
-def with_label_words(model: Model, aligned: Aligned, counts: np.ndarray, strengths: Strengths) -> Model:
+def with_label_words(
+    model: Model,
+    aligned: Aligned,
+    counts: np.ndarray,
+    strengths: Strengths,
+    trust_of: Callable[[csr_array], np.ndarray] | None,
+) -> Model:
     """Add words of labels to the weights of a model, whose labels are the first of the vocabulary."""
     vocabulary, keys = aligned
     info = model.info | {"label_text": strengths._asdict()}
@@ -77,7 +85,7 @@ def with_label_words(model: Model, aligned: Aligned, counts: np.ndarray, strengt
         return model.fresh(vocabulary=Vocabulary(known), label_names=names, info=info)
     every = np.zeros(len(vocabulary.labels), np.int64)
     every[: len(counts)] = counts
-    added = read_words(model, vocabulary, every).weighed(strengths, every)
+    added = read_words(model, vocabulary, every, trust_of, strengths.shared > 0).weighed(strengths, every)
     return model.fresh(
         weights=add_words(model.weights, added),
         vocabulary=Vocabulary(vocabulary.labels),
@@ -115,7 +123,7 @@ def add_labels(model: Model, labels: LabelFile, name: str = "the model") -> Mode
     keys += [one.name if by_name and one.name not in taken else one.id for one in behind]
     counts = np.full(len(vocabulary.labels), np.iinfo(np.int32).max, np.int64)
     counts[model.n_labels :] = 0
-    added = read_words(model, vocabulary, counts).weighed(strengths, counts)
+    added = read_words(model, vocabulary, counts, share=False).weighed(strengths, counts)
     words = added
     if model.label_words is not None:
         words = csr_array(_wider(model.label_words, *added.shape) + added)

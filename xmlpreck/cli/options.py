@@ -129,9 +129,9 @@ def add_label_options(command: argparse.ArgumentParser, text: str) -> None:
     )
     command.add_argument(
         "--label-words",
-        metavar="OWN,SHARED,UNSEEN",
-        help="how much words count: a label's own, those it shares with others, own words of labels without rows; "
-        "0,0,0 = not at all (default: chosen by a trial on held-out rows)",
+        metavar="OWN,SHARED,UNSEEN,TRUSTED",
+        help="how much words count: a label's own, those it shares with others, own words of labels without rows, own "
+        "words by how far the rows trust them; 0,0,0 = not at all (default: chosen by a trial on held-out rows)",
     )
 
 
@@ -146,9 +146,9 @@ def label_file_of(args: argparse.Namespace) -> "LabelFile | None":
     words = None
     if args.label_words is not None:
         numbers = [any_number("--label-words", text.strip()) for text in args.label_words.split(",")]
-        if len(numbers) not in (2, 3) or min(numbers) < 0 or max(numbers) > 1e6:
+        if not 2 <= len(numbers) <= 4 or min(numbers) < 0 or max(numbers) > 1e6:
             raise config.ConfigError(
-                f"--label-words must be two or three numbers from 0, but is {args.label_words!r:.60}"
+                f"--label-words must be two to four numbers from 0, but is {args.label_words!r:.60}"
             )
         words = Strengths(*numbers)
     return LabelFile(args.labels_file, args.label_language, words)

@@ -1,11 +1,15 @@
-"""Scores that read the words of labels: s_l(x) = <w_l, x> + own g(n_l) <u_l, x> + shared h(n_l) <v_l, x>.
+"""Scores that read the words of labels, with part(n) = c / (c + n) for a label of n training rows and a c of each part:
+
+    s_l(x) = <w_l, x> + own part(n_l) <u_l, x> + shared part(n_l) <v_l, x> + trusted part(n_l) <t u_l, x>
 
 u_l is the tf-idf of the label's names in the feature space of the documents. v_l is the mean of the weights of all
 labels that have the same words in their names, so that labels of a family share what they have learned, even where
-features are not words of the names' language. g and h are c / (c + n) for a label of n training rows: one with many
-rows knows better than its words. All is added to the weights: the model stays one sparse linear scorer.
+features are not words of the names' language. t is how far each word can be trusted: of the texts that have it, the
+share that have a label with it in its name. A label with many rows knows better than its words. All is added to the
+weights: the model stays one sparse linear scorer.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +24,7 @@ from xmlpreck.model.layout import all_sparse, lay_out, rounded
 from xmlpreck.model.model import Model
 from xmlpreck.model.seal import ModelError
 
-OWN_ROWS, SHARED_ROWS = 10.0, 4.0  # c: with that many rows a label's words count half
+OWN_ROWS, SHARED_ROWS, TRUSTED_ROWS = 10.0, 4.0, 1.0  # c: with that many rows a label's words count half
 MIN_GAIN = 0.01  # labels whose words would count less keep their weights
 MAX_ROWS = 20  # rows of a label that count for the mean weights of a word
 WORD_FEATURES = 100  # of the mean weights of a word
@@ -33,6 +37,7 @@ class Strengths(NamedTuple):
     own: float = 0.0  # tf-idf of the label's own words
     shared: float = 0.0  # weights of labels that share words
     unseen: float = 0.75  # own words of a label without training rows
+    trusted: float = 0.0  # own words, each by how far it can be trusted
 
 
 class LabelWords(NamedTuple):
@@ -40,13 +45,16 @@ class LabelWords(NamedTuple):
 
     own: csr_array
     shared: csr_array
+    trust: np.ndarray  # of each feature
 
     def weighed(self, strengths: Strengths, label_counts: np.ndarray) -> csr_array:
         """Return what is added to the weights of labels with these training rows, (n_labels, n_features) float32."""
         of_own = strengths.own * gains(label_counts, OWN_ROWS)
         own = diags_array(np.where(label_counts == 0, strengths.unseen, of_own)) @ self.own
         shared = diags_array(strengths.shared * gains(label_counts, SHARED_ROWS)) @ self.shared
-        added = csr_array(own + shared, dtype=np.float32)
+        of_trusted = strengths.trusted * gains(label_counts, TRUSTED_ROWS)
+        trusted = diags_array(np.where(label_counts == 0, 0.0, of_trusted)) @ self.own @ diags_array(self.trust)
+        added = csr_array(own + shared + trusted, dtype=np.float32)
         added.eliminate_zeros()
         added.sort_indices()
         return added
@@ -71,11 +79,24 @@ def by_label(model: Model) -> csr_array:
     return csr_array(columns.T)
 
 
-def read_words(model: Model, vocabulary: Vocabulary, label_counts: np.ndarray) -> LabelWords:
-    """Make the rows of all labels of a vocabulary, whose first ones are those of the model, in its order."""
+def read_words(
+    model: Model,
+    vocabulary: Vocabulary,
+    label_counts: np.ndarray,
+    trust_of: Callable[[csr_array], np.ndarray] | None = None,
+    share: bool = True,
+) -> LabelWords:
+    """Make the rows of all labels of a vocabulary, whose first ones are those of the model, in its order.
+
+    `trust_of` measures the words of the labels' names on rows; without it no word is trusted. Without `share` the
+    shared weights, which take the most time, are left empty.
+    """
     texts = label_texts(vocabulary)
     weights = by_label(model)
-    return LabelWords(own_words(model, vocabulary, texts, weights), shared_words(weights, texts, label_counts))
+    own = own_words(model, vocabulary, texts, weights)
+    trust = np.zeros(model.n_features) if trust_of is None else trust_of(own)
+    shared = shared_words(weights, texts, label_counts) if share else csr_array(own.shape)
+    return LabelWords(own, shared, trust)
 
 
 def own_words(model: Model, vocabulary: Vocabulary, texts: list[str], weights: csr_array) -> csr_array:
