@@ -6,8 +6,11 @@ import reference
 from helpers import as_dataset, dense, orders, trainer_bits
 
 from xmlpreck.config import RowsConfig, RunConfig, TrainConfig
-from xmlpreck.kernels.arrays import SCALE, no_weights
+from xmlpreck.kernels import bfloat
+from xmlpreck.kernels.arrays import BLOCK, SCALE, new_work, no_weights, sparse_weights
 from xmlpreck.kernels.dense import MIN_SHARED, TILE_ROWS
+from xmlpreck.kernels.screening import MIN_ROWS, new_screen, predict_screened
+from xmlpreck.model import Model, kernel_rows, lay_out, prepare_rows
 from xmlpreck.train import PreparedRows, Trainer, fit
 
 
@@ -26,6 +29,14 @@ def trained(X, Y, config, dtype=np.float64):
     for _ in range(config.epochs):
         trainer.run_pass(rows)
     return trainer
+
+
+def model_of(weights, config):
+    """A model of dense weights (n_features, n_labels)."""
+    n_features, n_labels = weights.shape
+    offsets = np.arange(n_features + 1) * n_labels
+    labels = np.tile(np.arange(n_labels, dtype=np.int32), n_features)
+    return Model(lay_out(sparse_weights(offsets, labels, weights.reshape(-1), n_labels)), config)
 
 
 @pytest.mark.parametrize("algo", ["hinge", "sgd-avg", "perceptron-max"])
@@ -85,3 +96,41 @@ def test_bonus_bars_labels_in_a_product():
     bonus[model.predict_topk(X, 1).labels[:, 0]] = -np.inf
     top = model.predict_topk(X, 3, bonus=bonus)
     assert np.isfinite(bonus[top.labels]).all()
+
+
+def test_screened_labels_are_those_of_single_rows():
+    """Bounds by integers miss no label: lengths from 1e-30 to 1e4, equal labels, labels and rows of zeros, large k."""
+    rng = np.random.default_rng(6)
+    n_labels, n_dense = 3 * BLOCK + 5, MIN_SHARED + 4
+    W = rng.normal(size=(n_dense, n_labels)) * 10.0 ** rng.integers(-30, 5, n_labels)
+    W[:, 10:40] = W[:, 9:10]  # equal scores: the lower label comes first
+    W[:, 50:60] = 0
+    weights = np.ascontiguousarray(W, np.float32)
+    bfloat.round_all(weights)
+    X = rng.normal(size=(MIN_ROWS + 3, n_dense)).astype(np.float32)
+    X[3] *= 1e-30
+    X[4] *= 1e30
+    bonus = rng.normal(size=n_labels).astype(np.float32)
+    bonus[:5] = -np.inf
+    model = model_of(weights, RowsConfig(unit_norm=False, bias=0))
+    for k in (1, 5, n_labels):
+        for given in (None, bonus):
+            top = model.predict_topk(X, k, bonus=given, n_threads=2)
+            single = [model.predict_one(X[i : i + 1], k, given) for i in range(len(X))]
+            assert np.array_equal(top.labels, [one.labels for one in single])
+            assert np.array_equal(top.scores, [one.scores for one in single])
+
+
+def test_few_labels_are_scored_exactly():
+    """Where most labels are far from the best, integers keep them from being scored."""
+    rng = np.random.default_rng(7)
+    n_labels, n_dense = 40 * BLOCK, 64
+    weights = rng.normal(size=(n_dense, n_labels)).astype(np.float32)
+    X = rng.normal(size=(MIN_ROWS, n_dense)).astype(np.float32)
+    bfloat.round_all(weights)
+    model = model_of(weights, RowsConfig(unit_norm=False, bias=0))
+    rows = kernel_rows(prepare_rows(X, model.rows))
+    work, top = new_work(n_labels), (np.full((MIN_ROWS, 5), -1, np.int32), np.full((MIN_ROWS, 5), -np.inf, np.float32))
+    screen = new_screen(MIN_ROWS, False, n_dense, n_labels // BLOCK, top[1])
+    n_scored = predict_screened(rows, 0, MIN_ROWS, n_dense, model.weights, np.zeros(0, np.float32), work, screen, *top)
+    assert n_scored < 0.06 * MIN_ROWS * n_labels

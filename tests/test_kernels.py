@@ -129,7 +129,7 @@ def test_cost_follows_the_support():
     work = new_work(n_labels, 6)
     top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)
     no_bonus = np.zeros(0, scorer.weights.values.dtype)
-    prediction.predict_rows(rows, scorer.weights, no_bonus, work, np.zeros(1, np.int64), top, top_scores)
+    prediction.predict_rows(1, rows, scorer.weights, no_bonus, work, np.zeros(1, np.int64), top, top_scores)
     assert work.counts[1] == 3
     x = rows.values
     expected = {999_999: 3 * x[0], 70: 2 * x[0] - x[1], 5: x[0]}

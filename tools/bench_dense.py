@@ -1,6 +1,6 @@
 """Time dense rows: prediction and a pass of training beside numpy's matmul and argpartition, and scikit-learn.
 
-    python tools/bench_dense.py [--labels 20000 200000] [--rows 5000] [--dense 384] [--sklearn]
+    python tools/bench_dense.py [--labels 20000 200000] [--rows 5000] [--dense 384] [--predict-only] [--sklearn]
 
 Times are the minimum of --repeat runs, which alternate; all use --threads threads (BLAS by OPENBLAS_NUM_THREADS).
 Seconds of CPU time are given beside: where others use the machine, these can be compared and wall time cannot.
@@ -18,7 +18,8 @@ from scipy.sparse import csr_array
 
 from xmlpreck.config import RowsConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
-from xmlpreck.kernels.arrays import no_weights
+from xmlpreck.kernels import bfloat
+from xmlpreck.kernels.arrays import Weights, no_weights
 from xmlpreck.model import Model
 from xmlpreck.train import PreparedRows, Trainer
 
@@ -43,18 +44,30 @@ def make_rows(n_rows, n_dense, n_labels, rng):
     return E, Y
 
 
+def random_model(W):
+    """A model of these weights, without a bias; they are rounded to bfloat16 in place."""
+    bfloat.round_all(W)
+    n_dense = len(W)
+    none = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    weights = Weights(np.arange(n_dense, dtype=np.int32), bfloat.cut(W), np.zeros(n_dense + 1, np.int64), *none)
+    return Model(weights, RowsConfig(n_dense=n_dense, bias=0))
+
+
 def bench(n_labels, args):
     rng = np.random.default_rng(0)
     E, Y = make_rows(args.rows, args.dense, n_labels, rng)
     rows_config = RowsConfig(n_dense=args.dense, bias=0.3)
     data = Dataset(csr_array(E), Y)
-    rows = PreparedRows(data, rows_config, 1 << 16)
-    config = TrainConfig(threads=args.threads, epochs=2, average_from=1)
-    trainer = Trainer(no_weights(rows.n_features, n_labels), config)
-    trainer.grow(rows)
-    trainer.run_pass(rows)
-    model = Model(trainer.weights(), rows_config)
-    W = rng.normal(size=(args.dense, n_labels)).astype(np.float32)
+    W = rng.standard_normal(size=(args.dense, n_labels), dtype=np.float32)
+    if args.predict_only:
+        model = random_model(W)
+    else:
+        rows = PreparedRows(data, rows_config, 1 << 16)
+        config = TrainConfig(threads=args.threads, epochs=2, average_from=1)
+        trainer = Trainer(no_weights(rows.n_features, n_labels), config)
+        trainer.grow(rows)
+        trainer.run_pass(rows)
+        model = Model(trainer.weights(), rows_config)
     chunk = max(1, (1 << 28) // (4 * n_labels))  # 256 MB of scores at a time
 
     def by_numpy():
@@ -65,9 +78,10 @@ def bench(n_labels, args):
 
     jobs = {
         "predict": lambda: model.predict_topk(data.rows, K, args.threads),
-        "train pass": lambda: trainer.run_pass(rows),
         "numpy matmul + argpartition": by_numpy,
     }
+    if not args.predict_only:
+        jobs["train pass"] = lambda: trainer.run_pass(rows)
     model.predict_topk(data.rows[:64], K, args.threads)
     found = {name: [timed(job) for _ in range(1)] for name, job in jobs.items()}
     for _ in range(args.repeat - 1):
@@ -99,6 +113,7 @@ def main() -> None:
     parser.add_argument("--dense", type=int, default=384, help="dense features")
     parser.add_argument("--threads", type=int, default=2, help="threads")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each, of which the minimum counts")
+    parser.add_argument("--predict-only", action="store_true", help="predict with random weights, do not train")
     parser.add_argument("--sklearn", action="store_true", help="time scikit-learn's one-vs-rest, too")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()

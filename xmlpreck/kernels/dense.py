@@ -29,7 +29,7 @@ LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
 
 
 @intrinsic
-def _add_products(typing_context, values, panel, scores, first_row, part, first_label):
+def add_products(typing_context, values, panel, scores, first_row, part, first_label):
     """scores[r, l] += values[r, i] * panel[part, i, l - first_label], i ascending, of GROUP_ROWS rows and LANES labels.
 
     Explicit vectors: LLVM does not keep all these sums in registers by itself. Products and sums are not fused.
@@ -184,30 +184,30 @@ def score_tile(rows, order, start, size, n_shared, weights, work, tile):
         for j in range(n_shared):
             values[i, j] = rows.values[last - n_shared + j]
     n_rows = -(-size // GROUP_ROWS) * GROUP_ROWS  # those beyond `size` have scores that nobody reads
-    first_feature = len(weights.dense_of) - n_shared
     for first_label in range(0, scores.shape[1], BLOCK):
-        width = min(BLOCK, n_labels - first_label)
-        for j in range(n_shared):
-            _fill_panel(panel, j, weights.dense_rows[weights.dense_of[first_feature + j]], first_label, width)
+        fill_panel(panel, weights, n_shared, first_label)
         for part in range(BLOCK // LANES):
             for i in range(0, n_rows, GROUP_ROWS):
-                _add_products(values, panel, scores, i, part, first_label + part * LANES)
+                add_products(values, panel, scores, i, part, first_label + part * LANES)
 
 
 @kernel
-def _fill_panel(panel, j, dense_row, first_label, width):
+def fill_panel(panel, weights, n_shared, first_label):
     """panel[part, j, lane] = weight of label first_label + part * LANES + lane; 0 behind the last label."""
-    for part in range(BLOCK // LANES):
-        lanes = panel[part, j]
-        start = part * LANES
-        if start + LANES <= width:
-            of_labels = dense_row[first_label + start : first_label + start + LANES]
-            for lane in range(LANES):
-                lanes[lane] = as_scored(of_labels[lane], dense_row)
+    dense_rows = weights.dense_rows
+    first_feature, width = len(weights.dense_of) - n_shared, dense_rows.shape[1] - first_label
+    for j in range(n_shared):
+        d = weights.dense_of[first_feature + j]
+        if width >= BLOCK:
+            for part in range(BLOCK // LANES):
+                for lane in range(LANES):  # no slices: they contend on atomic reference counts
+                    label = first_label + part * LANES + lane
+                    panel[part, j, lane] = as_scored(dense_rows[d, label], dense_rows)
         else:
-            for lane in range(LANES):
-                inside = start + lane < width
-                lanes[lane] = as_scored(dense_row[first_label + start + lane], dense_row) if inside else 0.0
+            for label in range(BLOCK):
+                inside = label < width
+                weight = as_scored(dense_rows[d, first_label + label], dense_rows) if inside else 0.0
+                panel[label // LANES, j, label % LANES] = weight
 
 
 @kernel

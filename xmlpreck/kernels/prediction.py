@@ -6,6 +6,7 @@ from xmlpreck.kernels.arrays import BLOCK
 from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.dense import MIN_SHARED, MIN_TILE_ROWS, TILE_ROWS, count_shared, load_row, new_tile, score_tile
 from xmlpreck.kernels.scoring import add_one, begin_row, open_all, score_row
+from xmlpreck.kernels.screening import MIN_ROWS, count_rows, new_screen, predict_screened
 from xmlpreck.kernels.threads import fetch_add
 from xmlpreck.kernels.topk import take_top
 
@@ -32,11 +33,14 @@ def _take_best(n_labels, bonus, work, top_labels, top_scores):
 
 
 @kernel
-def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
+def predict_rows(n_threads, rows, weights, bonus, work, claimed, top_labels, top_scores):
     """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`, until it is STOPPED."""
     n_rows, n_labels = len(top_labels), weights.dense_rows.shape[1]
     order = np.arange(n_rows)
     n_shared = count_shared(rows, order, 0, n_rows, weights)
+    if n_shared >= MIN_SHARED and n_rows >= MIN_ROWS:
+        _screen_rows(n_threads, rows, n_shared, weights, bonus, work, claimed, top_labels, top_scores)
+        return
     is_tiled = n_shared >= MIN_SHARED and n_rows >= MIN_TILE_ROWS
     claim = TILE_ROWS if is_tiled else CLAIM
     tile = new_tile(n_shared if is_tiled else 0, len(work.opened), top_scores)
@@ -55,6 +59,21 @@ def predict_rows(rows, weights, bonus, work, claimed, top_labels, top_scores):
             first, last = rows.offsets[row], rows.offsets[row + 1]
             features, values = rows.features[first:last], rows.values[first:last]
             _predict_row(features, values, weights, bonus, work, top_labels[row], top_scores[row])
+
+
+@kernel
+def _screen_rows(n_threads, rows, n_shared, weights, bonus, work, claimed, top_labels, top_scores):
+    """Do what predict_rows does for many rows whose last n_shared features are the same."""
+    n_rows = len(top_labels)
+    has_others = rows.offsets[n_rows] - rows.offsets[0] > n_rows * n_shared
+    claim = count_rows(n_threads, n_rows, has_others, weights.dense_rows.shape[1], top_scores.itemsize)
+    screen = new_screen(claim, has_others, n_shared, len(work.opened), top_scores)
+    while True:
+        start = fetch_add(claimed, 0, claim)
+        if start >= n_rows:
+            break
+        size = min(claim, n_rows - start)
+        predict_screened(rows, start, size, n_shared, weights, bonus, work, screen, top_labels, top_scores)
 
 
 @kernel

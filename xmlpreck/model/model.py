@@ -145,7 +145,7 @@ class Model:
 
             def work(_: int) -> None:
                 buffers = new_work(self.n_labels, dtype=scores.dtype)
-                kernels.predict_rows(prepared, self.weights, extra, buffers, claimed, labels, scores)
+                kernels.predict_rows(n_threads, prepared, self.weights, extra, buffers, claimed, labels, scores)
 
             run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(STOPPED))
         if not guess_empty:
