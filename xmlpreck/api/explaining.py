@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scipy.sparse import csr_array
@@ -9,11 +10,12 @@ from scipy.sparse import csr_array
 from xmlpreck.api.inputs import AnyModel, as_model, open_rows
 from xmlpreck.config import InputError, parse_whole, without_secrets
 from xmlpreck.data.dataset import Dataset
-from xmlpreck.data.location import Data, locate
+from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.model import Model
 from xmlpreck.model.explanation import Explanation, Names
 from xmlpreck.model.explanation import explain as explain_row
+from xmlpreck.model.neighbours import Neighbour, find_neighbours
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,25 @@ class ExplainedRow:
     k: int
     labels: list[Explanation]
     about: dict[str, Any]  # model, data, split, row and text, as they were given
+    neighbours: list[Neighbour] | None = None  # nearest training rows by their dense features, if they were asked for
 
     def to_dict(self) -> dict[str, Any]:
         """Return all facts for JSON."""
         true_labels = [{"label": label, "name": self.names.label(label)} for label in self.true_labels or []]
-        return self.about | {
-            "topk": self.k,
-            "n_features": self.row.nnz,
-            "true_labels": true_labels or None,
-            "labels": [each.to_dict(self.names) for each in self.labels],
-        }
+        near = [
+            {"row": row, "cosine": cosine, "labels": [self.names.label(label) for label in labels]}
+            for row, cosine, labels in self.neighbours or []
+        ]
+        return (
+            self.about
+            | ({} if self.neighbours is None else {"neighbours": near})
+            | {
+                "topk": self.k,
+                "n_features": self.row.nnz,
+                "true_labels": true_labels or None,
+                "labels": [each.to_dict(self.names) for each in self.labels],
+            }
+        )
 
 
 def explain(
@@ -46,11 +57,13 @@ def explain(
     text: str | None = None,
     k: int = 5,
     labels: Sequence[str | int] = (),
+    neighbours: int = 0,
 ) -> ExplainedRow:
     """Explain the k first labels of one row, and those of `labels` (names or ids): what each feature adds.
 
     The row is row number `row` of `data` (a path means its test split), or, where rows have ids of their own, the one
-    with the id `row`; or a `text` for a model of texts.
+    with the id `row`; or a `text` for a model of texts. `neighbours` is the number of training rows to find that have
+    the nearest dense features; they are read from where the model was trained.
     """
     if (text is None) == (data is None) or (data is None) != (row is None):
         raise InputError("explain needs --data and --row, or --text of a model of texts")
@@ -77,7 +90,22 @@ def explain(
         "row": row,
         "text": text,
     }
-    return ExplainedRow(one, truth, names, k, explain_row(model, one, k, asked, truth), about)
+    near = find_neighbours(model, one, _open_training(model, name), neighbours) if neighbours else None
+    return ExplainedRow(one, truth, names, k, explain_row(model, one, k, asked, truth), about, near)
+
+
+def _open_training(model: Model, name: str | None) -> RowSource:
+    """Open the rows that a model with dense features was trained on; refuse where they are not found."""
+    name = name or "the model"
+    if not model.rows.n_dense:
+        raise InputError(f"--neighbours: {name} has no dense features, by which rows are compared")
+    place = (model.info.get("data") or {}).get("place")
+    if place is None or not Path(place).exists():
+        raise InputError(f"--neighbours: the training rows of {name} are not here: it was trained on {place!r:.200}")
+    rows = open_rows(DataLocation(place, "train", model.info["data"].get("format")), model)
+    if rows.n_features != model.n_features:
+        raise InputError(f"--neighbours: {place} has no dense rows beside its others: put them there as E_train.npy")
+    return rows
 
 
 def has_ids(source: RowSource) -> bool:

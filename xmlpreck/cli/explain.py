@@ -39,6 +39,10 @@ def add_explain(commands: Any) -> None:
     explain.add_argument(
         "--label", action="append", default=[], metavar="NAME|ID", help="explain this label too; may be given again"
     )
+    explain.add_argument(
+        "--neighbours", default="0", metavar="INT",
+        help="show the training rows with the nearest dense features, this many (default: 0); for models of embeddings",
+    )  # fmt: skip
     add_split(explain, "test")
 
 
@@ -52,10 +56,17 @@ def run(args: argparse.Namespace) -> None:
     from xmlpreck.api.explaining import explain
 
     location = None if args.data is None else location_of(args)
-    found = explain(args.model, location, row, text=args.text, k=k, labels=args.label)
+    n_near = whole_number("--neighbours", args.neighbours, 0)
+    found = explain(args.model, location, row, text=args.text, k=k, labels=args.label, neighbours=n_near)
     subject = "the text" if row is None else f"row {row}"
     about = f"{subject}: {counted(found.row.nnz, 'feature')}; {true_text(found.true_labels, found.names)}"
     texts = explanation_texts(found.labels, found.names, k, n_shown, wants_colour())
+    near = [
+        f"   {cosine:.3f}  row {row}: {', '.join(shown(found.names.label(label)) for label in labels) or 'no label'}"
+        for row, cosine, labels in found.neighbours or []
+    ]
+    if near:
+        texts.append("\n".join(["nearest training rows, by the cosine of their dense features:", *near]))
     show(args, found.to_dict(), "\n\n".join([about, *texts]))
 
 

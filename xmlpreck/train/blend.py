@@ -30,7 +30,10 @@ class Weighed:
 def choose_dense_weight(
     source: RowSource, config: RunConfig, note: Callable[[str], None] = lambda text: None
 ) -> Weighed | None:
-    """Choose rows.dense_weight by a short run for each of WEIGHTS; None where there is nothing to choose."""
+    """Choose rows.dense_weight by short runs; None where there is nothing to choose.
+
+    WEIGHTS are tried in ascending order, until one is worse than the one before it.
+    """
     n_dense = config.rows.n_dense
     if not n_dense or n_dense == source.n_features or "dense_weight" in config.fixed:
         return None
@@ -42,12 +45,15 @@ def choose_dense_weight(
     trial_rows, heldout = split_heldout(Subset(kept, chosen), HELDOUT, config.train.seed)
     trial = replace(config, train=replace(config.train, heldout=0.0, epochs=PASSES, prune=0.0, widen=False))
     scores: dict[float, dict[str, float]] = {}
+    means: dict[float, float] = {}
     for weight in WEIGHTS:
         rows = replace(config.rows, dense_weight=weight)
         model = fit(trial_rows, replace(trial, rows=rows))
         scores[weight] = model.score(heldout, config.train.n_threads, ks=metrics.REPORTED_KS)
-    means = {weight: float(np.mean(list(found.values()))) for weight, found in scores.items()}
-    best = max(WEIGHTS, key=lambda weight: means[weight])
+        means[weight] = float(np.mean(list(scores[weight].values())))
+        if means[weight] < max(means.values()):
+            break
+    best = max(means, key=lambda weight: means[weight])
     if means[best] < means[0.0] + MIN_GAIN:
         best = 0.0
     shown = ", ".join(f"{weight:g}: {mean:.2f}" for weight, mean in means.items())
