@@ -13,10 +13,12 @@ from scipy.sparse import csr_array, hstack, load_npz, save_npz
 import xmlpreck
 from xmlpreck import PrecAtKClassifier
 from xmlpreck.cli import main
-from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig
+from xmlpreck.config import InputError, RowsConfig, RunConfig, TrainConfig, from_dict
 from xmlpreck.data.dense import beside
+from xmlpreck.data.dense_transform import RIDGE, DenseTransform, learn_transform
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.formats.dense_files import read_dense
+from xmlpreck.data.rows import Subset
 from xmlpreck.evaluation.report import Run, ScoredRows, write_report
 from xmlpreck.kernels.dense import TILE_ROWS
 from xmlpreck.model import Model, ModelError, prepare_rows
@@ -291,3 +293,120 @@ def test_rows_of_dense_features_alone_take_smaller_steps(folder, effort):
     assert tune(few, settings)[0].train.eta == usual.eta
     given = RunConfig(settings.rows, settings.train, fixed=frozenset({"algo", "eta", "epochs"}))
     assert (tune(alone, given) or [given])[0].train.eta == settings.train.eta
+
+
+def reference_transform(train, rows, whiten):
+    """Centre, then divide by the root of the covariance: in float64 and by other means than ours."""
+    train, rows = train.astype(np.float64), rows.astype(np.float64)
+    mean = train.mean(axis=0)
+    if not whiten:
+        return rows - mean
+    covariance = np.cov(train.T, bias=True)
+    covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    return np.linalg.solve(np.linalg.cholesky(covariance), (rows - mean).T).T
+
+
+@pytest.mark.parametrize("kind", ["center", "whiten"])
+def test_dense_features_are_transformed(folder, tmp_path, kind):
+    """As the reference does, block by block or at once; the model on disk predicts, explains and updates by it."""
+    rows, test = mixed(folder), mixed(folder, "test")
+    config = RowsConfig(n_dense=N_DENSE, dense_transform=kind)
+    transform = learn_transform(rows, config)
+    found = transform.apply(test.rows)
+    dense = [part.rows[:, 30:].toarray() for part in (rows, test)]
+    np.testing.assert_allclose(found[:, 30:].toarray(), reference_transform(*dense, kind == "whiten"), 1e-4, 1e-5)
+    assert np.array_equal(found[:, :30].toarray(), test.rows[:, :30].toarray())
+    assert np.array_equal(transform.apply(test.rows[5:6]).toarray(), found[5:6].toarray())
+    streamed = learn_transform(Subset(rows, np.arange(rows.n_rows)), config)
+    assert all(np.array_equal(one, other) for one, other in zip(streamed, transform, strict=True))
+
+    settings = {"rows.n_dense": N_DENSE, "rows.dense_transform": kind, "rows.dense_weight": 0.8}
+    model = xmlpreck.fit(rows, tmp_path / "m", tune=False, threads=2, epochs=2, settings=settings)
+    bare = fit(rows._replace(rows=transform.apply(rows.rows)), from_dict(model.info["config"], "test"))
+    top = model.predict_topk(test.rows, 3)
+    assert np.array_equal(top.scores, bare.predict_topk(found, 3).scores)
+    loaded = Model.load(tmp_path / "m")
+    assert np.array_equal(loaded.predict_topk(test.rows, 3).scores, top.scores)
+    assert np.array_equal(loaded.predict_one(test.rows[:1], 3).scores, top.scores[0])
+    best = xmlpreck.explain(loaded, test, 0).to_dict()["labels"][0]
+    assert sum(best["blocks"].values()) == pytest.approx(best["score"], abs=1e-5)
+    newer = xmlpreck.update(loaded, rows, tmp_path / "n", threads=1).model
+    assert Model.load(tmp_path / "n").score(test)["P@1"] == newer.score(test)["P@1"] > 90
+
+
+def test_transforms_that_do_not_fit_are_refused(folder, tmp_path):
+    rows = mixed(folder)
+    settings = {"rows.n_dense": N_DENSE, "rows.dense_transform": "whiten"}
+    xmlpreck.fit(rows, tmp_path / "m", tune=False, threads=1, epochs=1, settings=settings)
+    with pytest.raises(InputError, match="dense_matrix"):
+        DenseTransform.load(tmp_path / "m", RowsConfig(n_dense=N_DENSE, dense_transform="center"))
+    np.save(tmp_path / "m" / "dense_mean.npy", np.full(N_DENSE, np.nan))
+    with pytest.raises(InputError, match="must hold"):
+        DenseTransform.load(tmp_path / "m", RowsConfig(n_dense=N_DENSE, dense_transform="whiten"))
+    with pytest.raises(InputError, match="there are no dense features"):
+        xmlpreck.fit(rows, tune=False, threads=1, settings={"rows.dense_transform": "center"})
+    with pytest.raises(InputError, match="one of none, center, whiten"):
+        RowsConfig(dense_transform="scale")
+
+
+def test_estimators_transform_dense_features(folder):
+    rows = mixed(folder)
+    labels = rows.labels.toarray().argmax(axis=1)
+    settings = {"n_dense": N_DENSE, "dense_weight": 0.8, "dense_transform": "whiten", "tune": False, "epochs": 2}
+    classifier = PrecAtKClassifier(**settings).fit(rows.rows, labels)
+    assert classifier.model_.dense_transform is not None
+    assert classifier.predict_proba(rows.rows).max(axis=1).mean() > 0.5
+    scores = classifier.decision_function_sparse(rows.rows[:9]).toarray()
+    np.testing.assert_allclose(scores, classifier.decision_function(rows.rows[:9]), atol=1e-5)
+    with pytest.raises(InputError, match="needs all rows: use fit"):
+        classifier.partial_fit(rows.rows, labels)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "hdf5"])
+def test_shards_keep_dense_rows(folder, tmp_path, kind):
+    """Shards of a folder with E_train.npy give its model, to the bit; shards of shards, too."""
+    settings = {"rows.dense_weight": 0.6}
+    direct = xmlpreck.fit(folder, tune=False, threads=1, epochs=1, settings=settings)
+    xmlpreck.convert(str(folder), tmp_path / "shards", format=kind, rows_per_shard=77)
+    xmlpreck.convert(str(tmp_path / "shards"), tmp_path / "again")
+    for made in ("shards", "again"):
+        model = xmlpreck.fit(tmp_path / made, tune=False, threads=1, epochs=1, settings=settings)
+        assert model.rows == direct.rows
+        assert np.array_equal(model.weights.values, direct.weights.values)
+    assert model.score(xmlpreck.load_data(tmp_path / "shards", "test")) == direct.score(mixed(folder, "test"))
+    np.save(tmp_path / "E_train.npy", np.zeros((7, 3), np.float32))
+    for name in ("X_train.npz", "Y_train.npz"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(InputError, match="has 7 rows"):
+        xmlpreck.convert(str(tmp_path), tmp_path / "bad")
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_columns_of_other_tables(folder, library):
+    """The column of a data frame gives what the matrix gives."""
+    dense = np.load(folder / "E_train.npy").astype(np.float32)
+    names = [[f"label {i}"] for i in load_npz(folder / "Y_train.npz").toarray().argmax(axis=1)]
+    columns = {"text": [f"the words of {i % 9}" for i in range(len(dense))], "labels": names}
+    embedding = pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), N_DENSE)
+    table = pa.table(columns | {"embedding": embedding})
+    frame = table if library == "pyarrow" else pytest.importorskip("polars").from_arrow(table)
+    given = xmlpreck.load_data(frame, text="text", labels="labels")
+    ours, other = (xmlpreck.fit(given, dense=of, tune=False, threads=1, epochs=1) for of in ("embedding", dense))
+    assert ours.rows.n_dense == N_DENSE
+    assert np.array_equal(ours.weights.values, other.weights.values)
+
+
+def test_nearest_training_rows(folder, tmp_path, capsys):
+    words = ("--data", folder, "--threads", 1, "--epochs", 1, "--no-tune", "--out", tmp_path / "m")
+    assert run(capsys, "train", *words)[0] == 0
+    command = ("explain", "--model", tmp_path / "m", "--data", folder, "--row", 4, "--neighbours", 3)
+    code, printed, _ = run(capsys, *command)
+    assert code == 0
+    assert "nearest training rows" in printed
+    near = json.loads(run(capsys, *command, "--json")[1])["neighbours"]
+    train, test = (np.load(folder / f"E_{split}.npy").astype(np.float64) for split in ("train", "test"))
+    cosines = train @ test[4] / np.linalg.norm(train, axis=1) / np.linalg.norm(test[4])
+    assert [one["row"] for one in near] == np.argsort(-cosines)[:3].tolist()
+    assert near[0]["cosine"] == pytest.approx(cosines.max())
+    with pytest.raises(InputError, match="are not here"):
+        xmlpreck.explain(fit(mixed(folder), RunConfig(RowsConfig(n_dense=N_DENSE))), mixed(folder), 0, neighbours=1)

@@ -10,6 +10,7 @@ from xmlpreck.config import InputError, override
 from xmlpreck.data import catalog, corpus, shards, validate
 from xmlpreck.data.corpus import Corpus
 from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.dense import NOTED, chunks_beside, stored_dense
 from xmlpreck.data.formats.column_choice import ANY, Columns
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.shards import ShardPath, is_one_set, is_remote
@@ -54,7 +55,8 @@ def convert(
 
     `shuffle_seed` puts the training rows in random order; None keeps their order. Test rows keep theirs. Raw text
     becomes tf-idf rows by the words of its training texts, which OUT keeps: a model that is trained on OUT takes raw
-    text, too. One file of texts is written to OUT/train. `columns` and `settings` (``{"text.ngrams": 2}``) are for
+    text, too. Dense rows beside the others (E_train.npy) become their last features, which OUT remembers as dense. One
+    file of texts is written to OUT/train. `columns` and `settings` (``{"text.ngrams": 2}``) are for
     raw text.
     """
     location = DataLocation(data, "train", source_format, columns, data_dir)
@@ -72,9 +74,10 @@ def convert(
     provenance = {"source": catalog.describe(data), "xmlpreck": __version__}
     made = []
     for split, folder in splits:
-        chunks = _with_bar(DataLocation(data, split, source_format, data_dir=data_dir).chunks(), split, progress)
+        place = DataLocation(data, split, source_format, data_dir=data_dir)
+        chunks = _with_bar(place.chunks(), split, progress)
         seed = shuffle_seed if split == "train" else None
-        made.append(_write(folder, split, chunks, format, rows_per_shard, provenance, seed))
+        made.append(_write(folder, place, chunks, format, rows_per_shard, provenance, seed))
     return made
 
 
@@ -97,20 +100,27 @@ def _convert_texts(
     made = []
     for split, documents in corpora.items():
         chunks = corpus.row_chunks(documents, vectorizer, names, Reading(split, progress), chosen.train.threads)
-        made.append(_write(out / split, split, chunks, kind, rows_per_shard, provenance))
+        made.append(_write(out / split, location.at(split), chunks, kind, rows_per_shard, provenance))
     vectorizer.save(out)
     return made
 
 
 def _write(
     folder: ShardPath,
-    split: str,
+    source: DataLocation,
     chunks: Iterator[Dataset],
     kind: str,
     rows_per_shard: int,
-    provenance: dict[str, str],
+    provenance: dict[str, Any],
     seed: int | None = None,
 ) -> Converted:
+    """Write chunks of rows as shards, with the dense rows beside their source as the last features."""
+    split = source.split
+    if (found := source.open_dense()) is not None:
+        chunks, provenance = chunks_beside(chunks, *found), provenance | {NOTED: found[0].shape[1]}
+    elif (before := shards.find_shards(source.path, split)) is not None:
+        n_dense = stored_dense(shards.ShardSet(before, verify=False))
+        provenance = provenance | ({NOTED: n_dense} if n_dense else {})
     written = shards.write_shards(folder, chunks, kind, rows_per_shard, provenance | {"split": split}, seed)
     n_bytes = sum(shard.n_bytes for shard in written.shards)
     return Converted(split, folder, written.kind, written.n_rows, len(written.shards), n_bytes)

@@ -11,6 +11,7 @@ from xmlpreck.api.inputs import open_location
 from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, kept_safe
 from xmlpreck.api.training import finish, fit_here, named_values, open_training, read_settings
 from xmlpreck.config import ConfigError, InputError, RunConfig, parse_words
+from xmlpreck.data.dense_transform import learn_transform, transformed
 from xmlpreck.data.location import DataLocation
 from xmlpreck.data.rows import split_heldout
 from xmlpreck.model import check_target
@@ -67,7 +68,9 @@ def sweep(
     for word, chosen in configs.items():
         with kept_safe(folders[word], limits, listener) as safety:
             started = time.perf_counter()
-            model = fit_here(rows, chosen, False, safety, progress, listener)
+            transform = learn_transform(rows, chosen.rows)
+            model = fit_here(transformed(rows, transform), chosen, False, safety, progress, listener)
+            model = replace(model, dense_transform=transform)
             runs[word] = finish(model, vectorizer, data, folders[word], time.perf_counter() - started)
             listener.saved(runs[word])
         model = runs[word].model

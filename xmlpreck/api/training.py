@@ -16,7 +16,8 @@ from xmlpreck.api.run import DEFAULT_LIMITS, Limits, Listener, Trained, Updated,
 from xmlpreck.api.texts import choose_text, open_new
 from xmlpreck.config import InputError, RunConfig, TrainConfig
 from xmlpreck.data import catalog, shards
-from xmlpreck.data.dense import put_beside
+from xmlpreck.data.dense import put_beside, stored_dense
+from xmlpreck.data.dense_transform import learn_transform, transformed
 from xmlpreck.data.location import REMEMBERED, Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.shards import ShardPath
@@ -163,6 +164,8 @@ def run_training(
         check_place(out)
     if engine is not None:
         refuse_text(location)
+        if settings.rows.dense_transform != "none":
+            raise InputError("rows.dense_transform is learned on one machine only: leave out --engine ray")
     connection = engine.connect(listener.note) if engine else nullcontext()
     with kept_safe(folder, limits, listener) as safety, connection as session:
         analyzed = choose_text(location, settings, listener, progress) if tune_text else None
@@ -170,6 +173,8 @@ def run_training(
         rows, vectorizer, settings = open_training(data, settings, listener, progress, safety.memory)
         listener.opened(location, rows)
         started = time.perf_counter()
+        transform = learn_transform(rows, settings.rows)
+        rows = transformed(rows, transform)
         weighed = train.choose_dense_weight(rows, settings, listener.note) if tune else None
         settings = settings if weighed is None else weighed.settings
         if engine is None:
@@ -182,6 +187,7 @@ def run_training(
             model.info["dense"] = weighed.evidence
         if labels is not None and vocabulary is not None:
             model = add_vocabulary(model, rows, vectorizer, vocabulary, labels, listener.note)
+        model = replace(model, dense_transform=transform)
         run = finish(model, vectorizer, location, folder, time.perf_counter() - started)
         listener.saved(run)
     if out is not None and folder is not None and shards.is_remote(out):
@@ -273,6 +279,8 @@ def open_training(
             if (found := location.open_dense(progress)) is not None:
                 rows = put_beside(rows, *found)
                 settings = replace(settings, rows=replace(settings.rows, n_dense=found[0].shape[1]))
+        if not settings.rows.n_dense and (n_dense := stored_dense(rows)):
+            settings = replace(settings, rows=replace(settings.rows, n_dense=n_dense))
         train.load_kernels()
     return rows, vectorizer, settings
 
@@ -329,6 +337,7 @@ def tune(
     listener = listener or Listener()
     chosen, _ = read_settings(data, config, named_values({}, settings))
     rows, _, chosen = open_training(data, chosen, listener)
+    rows = transformed(rows, learn_transform(rows, chosen.rows))
     if (weighed := train.choose_dense_weight(rows, chosen, listener.note)) is not None:
         chosen = weighed.settings
     return Tuned(*train.settle(rows, chosen, limits.safety(listener), progress, listener.tuned))

@@ -22,6 +22,7 @@ from xmlpreck.model.directory import (
     read_calibration,
     read_model_vocabulary,
     read_names,
+    read_transform,
 )
 from xmlpreck.model.layout import DENSE_SHARE_PREDICTING
 from xmlpreck.model.seal import ModelError
@@ -49,6 +50,7 @@ def open_without_weights(folder: str | Path, verify: bool = False) -> Model:
         info={name: about[name] for name in ("config", "data", "updates", "chosen_on") if name in about},
         calibration=read_calibration(folder, names, n_labels),
         vocabulary=read_model_vocabulary(folder, names, n_labels),
+        dense_transform=read_transform(folder, names, rows),
     )
 
 
@@ -133,7 +135,7 @@ def load_part(folder: Path, part: Part) -> Model:
     arrays: dict[str, np.ndarray] = dict(zip(ARRAYS, (kept_offsets, kept_labels, kept_values), strict=True))
     check_arrays(folder, arrays, len(offsets) - 1, part.last - part.first)
     weights = lay_out_arrays(kept_offsets, kept_labels, kept_values, part.last - part.first)
-    return Model(weights, bare.rows)
+    return Model(weights, bare.rows, dense_transform=bare.dense_transform)
 
 
 def among_all(top: TopK, first: int) -> TopK:

@@ -27,6 +27,7 @@ SGD_SHARE = 0.4  # of eta that SGD@k-avg takes as the second member, so that one
 ALGORITHMS = ("hinge", *PAPER_RULES, BOTH)
 EFFORTS = ("quick", "normal", "best")
 FAVOURS = ("top", "tail")
+DENSE_TRANSFORMS = ("none", "center", "whiten")
 STEP_DECAYS = {"constant": 0.0, "sqrt": 0.5}  # eta / t^this, t = number of the batch
 PASS_DECAYS = (*STEP_DECAYS, "linear")
 RETIRED = {("train", "shortlist"), ("train", "hinge")}  # settings of older versions that a saved model may still have
@@ -129,9 +130,16 @@ class RowsConfig:
         0,
         1,
     )
+    dense_transform: str = setting(
+        "none",
+        "change dense features first: none, center = subtract the mean of the training rows, whiten = also make their "
+        "covariance the identity",
+    )
 
     def __post_init__(self) -> None:
         check_settings("rows", self)
+        name, kinds = self.dense_transform, DENSE_TRANSFORMS
+        require(name in kinds, "rows.dense_transform", name, "one of " + ", ".join(kinds))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Put dense rows, such as embeddings, beside sparse ones: as the last features, which every row then has."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from xmlpreck.config import InputError
 from xmlpreck.data.dataset import MAX_ID, Dataset, build_csr
 from xmlpreck.data.formats.dense_files import checked_shape
 from xmlpreck.data.rows import RowSource
+
+NOTED = "n_dense"  # in the provenance of shards
 
 
 def as_dense(matrix: Any, what: str = "dense") -> np.ndarray:
@@ -65,6 +68,25 @@ class RowsBeside:
         block = self.source.read(start, stop)
         rows = beside(block.rows, self.dense[start:stop], self.what, start)
         return block._replace(rows=rows, feature_names=self.feature_names)
+
+
+def stored_dense(source: object) -> int:
+    """Count the dense features among those of a source: `data convert` notes it in the manifest of shards."""
+    noted = getattr(source, "provenance", {}).get(NOTED)
+    return noted if type(noted) is int and 0 < noted <= getattr(source, "n_features", 0) else 0
+
+
+def chunks_beside(chunks: Iterable[Dataset], dense: np.ndarray, what: str) -> Iterator[Dataset]:
+    """Yield the rows of consecutive chunks, each with its dense features."""
+    n = 0
+    for chunk in chunks:
+        rows = beside(chunk.rows, dense[n : n + chunk.n_rows], what, n)
+        names = chunk.feature_names
+        names = None if names is None else [*names, *dense_names(dense.shape[1])]
+        n += chunk.n_rows
+        yield chunk._replace(rows=rows, feature_names=names)
+    if n < len(dense):
+        raise InputError(f"{what}: has {len(dense)} rows, but there are {n} to put them beside")
 
 
 def put_beside(source: RowSource, dense: np.ndarray, what: str = "dense") -> RowSource:

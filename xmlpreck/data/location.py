@@ -13,7 +13,7 @@ from xmlpreck.config import InputError, TextConfig, without_secrets
 from xmlpreck.data import catalog, corpus, formats
 from xmlpreck.data.corpus import Corpus
 from xmlpreck.data.dataset import Dataset
-from xmlpreck.data.dense import as_dense, put_beside
+from xmlpreck.data.dense import as_dense, put_beside, stored_dense
 from xmlpreck.data.embedding import embed_chunks
 from xmlpreck.data.formats import Columns
 from xmlpreck.data.formats.dense_files import column_of, read_dense
@@ -168,7 +168,7 @@ class DataLocation:
         documents = self.documents()
         if documents is None:
             rows = catalog.load(self.path, self.split, self.data_dir, self.format)
-            return rows, self._converted_text(rows.n_features)
+            return rows, self._converted_text(rows.n_features - stored_dense(rows))
         note("reading text")
         reading, started = Reading("texts", progress), time.perf_counter()
         max_bytes = None if memory is None else int(corpus.KEPT_SHARE * memory)

@@ -14,6 +14,8 @@ import xmlpreck
 from xmlpreck.config import InputError, RowsConfig, from_dict, without_retired
 from xmlpreck.data.dataset import build_csr, check_count, check_offsets
 from xmlpreck.data.dense import dense_names
+from xmlpreck.data.dense_transform import FILES as TRANSFORM_FILES
+from xmlpreck.data.dense_transform import DenseTransform
 from xmlpreck.data.text import FILES as TEXT_FILES
 from xmlpreck.data.text import TextVectorizer
 from xmlpreck.data.vocabulary import Vocabulary, from_lines, to_lines
@@ -43,6 +45,7 @@ FILES = (
     *TEXT_FILES,
     *CALIBRATION_FILES,
     *(f"{name}.npy" for name in WORDS),
+    *TRANSFORM_FILES,
 )
 MODEL = Kind("a model", ABOUT, lambda folder: FILES, ModelError)
 # A model may have at most this many labels for each weight.
@@ -65,6 +68,7 @@ class Contents(NamedTuple):
     calibration: Calibration | None = None
     vocabulary: Vocabulary | None = None
     label_words: csr_array | None = None
+    dense_transform: DenseTransform | None = None
 
 
 def label_type(n_labels: int) -> np.dtype:
@@ -110,6 +114,8 @@ def _write_files(folder: Path, model: Contents) -> None:
         model.vectorizer.save(folder)  # its vocabulary names the features
     if model.calibration is not None:
         model.calibration.save(folder)
+    if model.dense_transform is not None:
+        model.dense_transform.save(folder)
     feature_names = None if model.vectorizer else model.feature_names
     for name, names in (("labels", model.label_names), ("features", feature_names)):
         if names is not None:
@@ -166,6 +172,7 @@ class Files(NamedTuple):
     calibration: Calibration | None
     vocabulary: Vocabulary | None
     label_words: csr_array | None
+    dense_transform: DenseTransform | None
 
 
 def read_model(folder: Path, verify: bool = False) -> Contents:
@@ -177,6 +184,7 @@ def read_model(folder: Path, verify: bool = False) -> Contents:
     return Contents(
         weights, found.rows, *names, found.info, found.vectorizer,
         calibration=found.calibration, vocabulary=found.vocabulary, label_words=found.label_words,
+        dense_transform=found.dense_transform,
     )  # fmt: skip
 
 
@@ -209,7 +217,7 @@ def open_files(folder: Path, verify: bool = False) -> Files:
     return Files(
         arrays, rows, n_features, n_labels, label_names, feature_names, info, vectorizer,
         read_calibration(folder, names, n_labels), read_model_vocabulary(folder, names, n_labels),
-        read_label_words(folder, names, n_labels, n_features),
+        read_label_words(folder, names, n_labels, n_features), read_transform(folder, names, rows),
     )  # fmt: skip
 
 
@@ -255,6 +263,15 @@ def map_array(folder: Path, name: str) -> np.ndarray:
 def read_calibration(folder: Path, names: frozenset[str], n_labels: int) -> Calibration | None:
     """Load the calibration of a model, if its files are among `names`."""
     return Calibration.load(folder, n_labels) if names & set(CALIBRATION_FILES) else None
+
+
+def read_transform(folder: Path, names: frozenset[str], rows: RowsConfig) -> DenseTransform | None:
+    """Load the transform of dense features that the settings of the rows name; `names` are the model's files."""
+    if rows.dense_transform == "none":
+        return None
+    if missing := [name for name in TRANSFORM_FILES if name not in names]:
+        raise ModelError(f"{folder / missing[0]}: is missing, but rows.dense_transform is {rows.dense_transform}")
+    return DenseTransform.load(folder, rows)
 
 
 def read_model_vocabulary(folder: Path, names: frozenset[str], n_labels: int) -> Vocabulary | None:

@@ -13,7 +13,7 @@ from xmlpreck.data.dataset import build_csr
 from xmlpreck.data.matrix import as_rows
 from xmlpreck.kernels import bfloat
 from xmlpreck.kernels.arrays import Weights
-from xmlpreck.model import Model, prepare_rows
+from xmlpreck.model import Model
 
 # As many features are tried to be removed: a longer list explains nothing.
 MOST_REMOVED = 10
@@ -158,7 +158,7 @@ def explain(
 
 
 def parts_of(model: Model, row: csr_array, label: int) -> Parts:
-    prepared = prepare_rows(row, model.rows)
+    prepared = model.prepare(row)
     words = None
     if model.label_words is not None:
         words = np.zeros(len(prepared.indices), np.float32)

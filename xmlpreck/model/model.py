@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from xmlpreck import metrics
 from xmlpreck.config import RowsConfig
 from xmlpreck.data.dense import beside
+from xmlpreck.data.dense_transform import DenseTransform
 from xmlpreck.data.embedding import open_embedder
 from xmlpreck.data.formats import Dataset, TopK
 from xmlpreck.data.matrix import as_rows
@@ -70,6 +71,7 @@ class Model:
         None  # ids, names and descriptions of the labels; label_names are what data call them
     )
     label_words: csr_array | None = None  # the part of the weights that came from the words of labels, by label
+    dense_transform: DenseTransform | None = None  # of the dense features of rows as they are given
     _buffers: Buffers = field(default_factory=Buffers, repr=False, compare=False)
 
     @property
@@ -300,7 +302,13 @@ class Model:
         rows = rows if is_plain_csr(rows) else as_rows(rows)
         if rows.shape[1] != self.n_features:
             raise ModelError(f"rows have {rows.shape[1]} features, but the model was trained on {self.n_features}")
-        return kernel_rows(prepare_rows(rows, self.rows))
+        return kernel_rows(self.prepare(rows))
+
+    def prepare(self, rows: Any) -> csr_array:
+        """Return rows as they are scored: see prepare_rows, and before it the dense features transformed."""
+        if self.dense_transform is not None:
+            rows = self.dense_transform.apply(as_rows(rows))
+        return prepare_rows(rows, self.rows)
 
     def prune(self, threshold: float) -> "Model":
         """A model without the weights smaller than `threshold` in size, laid out anew; its scores are others."""
@@ -319,6 +327,7 @@ class Model:
         contents = Contents(
             self.weights, self.rows, *names, self.info, self.vectorizer,
             calibration=self.calibration, vocabulary=self.vocabulary, label_words=self.label_words,
+            dense_transform=self.dense_transform,
         )  # fmt: skip
         return store.save(folder, contents)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from xmlpreck.config import RunConfig
+from xmlpreck.data.dense_transform import transformed
 from xmlpreck.data.rows import RowSource, checked
 from xmlpreck.data.survey import Survey
 from xmlpreck.kernels.arrays import Weights, sparse_weights
@@ -33,6 +34,7 @@ def update(
         raise ModelError(f"new rows must have the model's columns first ({known}), but have {given}")
     if scorer.rows.n_dense and source.n_features > scorer.n_features:
         raise ModelError("new features have no place before dense ones: give rows of the model's own features")
+    source = transformed(source, scorer.dense_transform)
     rows = PreparedRows(source, scorer.rows, config.train.block_rows)
     start = widen(
         all_sparse(scorer.weights), scorer.n_features, source.n_features, source.n_labels, scorer.rows.bias > 0

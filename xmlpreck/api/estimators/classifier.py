@@ -18,7 +18,7 @@ from xmlpreck.config import InputError, RunConfig
 from xmlpreck.data.dataset import Dataset
 from xmlpreck.data.matrix import as_rows, check_structure
 from xmlpreck.kernels.arrays import no_weights
-from xmlpreck.model import Model, all_sparse, prepare_rows
+from xmlpreck.model import Model, all_sparse
 from xmlpreck.train import PreparedRows, Trainer
 
 
@@ -135,6 +135,8 @@ class PrecAtKClassifier(LabelPredictor):
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise InputError("classes must be those of the first call; for an indicator they are 0, 1, 2, ...")
         config = self._config
+        if config.rows.dense_transform != "none":
+            raise InputError("partial_fit cannot learn a dense_transform, which needs all rows: use fit")
         labels, copies = align(target, self.classes_, self._kind), copies_of(sample_weight, rows)
         target = Target(self._kind, self._dtype, self.classes_, labels)
         data = Dataset(rows if copies is None else rows[copies.row_ids], copy_labels(target, copies, True).labels)
@@ -158,7 +160,7 @@ class PrecAtKClassifier(LabelPredictor):
         rows = self._check_rows(X)
         sparse = all_sparse(self.model_.weights)
         weights = csr_array((sparse.values, sparse.labels, sparse.offsets), (len(sparse.dense_of), len(self.classes_)))
-        scores = prepare_rows(rows, self.model_.rows) @ weights  # scipy's product stores no 0
+        scores = self.model_.prepare(rows) @ weights  # scipy's product stores no 0
         scores.sort_indices()
         return scores
 

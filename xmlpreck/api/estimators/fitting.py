@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
@@ -13,6 +13,7 @@ from xmlpreck.api.estimators.targets import CLASSES, Target
 from xmlpreck.api.training import fit
 from xmlpreck.config import InputError, RunConfig, from_dict
 from xmlpreck.data.dataset import Dataset
+from xmlpreck.data.dense_transform import transformed
 from xmlpreck.model import Model
 from xmlpreck.model.calibration import DEPTH
 
@@ -74,7 +75,8 @@ def train_model(data: Dataset, settings: RunConfig, tune: bool, calibrate: bool,
 def calibrate_model(model: Model, data: Dataset, settings: RunConfig, kind: str) -> tuple[Model, float | None]:
     """Return the model with probabilities, and for one class a row the scale of its softmax."""
     started = time.perf_counter()
-    parts = score_heldout(model, data, settings, kind == CLASSES)
+    seen = cast(Dataset, transformed(data, model.dense_transform))  # models of parts learn no transform of their own
+    parts = score_heldout(model.fresh(dense_transform=None), seen, settings, kind == CLASSES)
     calibration = learn_calibration(parts, model.n_labels)
     if calibration is None:
         log.info("no probabilities: too few rows with labels to hold some out")

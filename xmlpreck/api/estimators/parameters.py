@@ -64,6 +64,7 @@ class TrainingParameters(BaseEstimator):
     bias: float | None = None
     n_dense: int | None = None
     dense_weight: float | None = None
+    dense_transform: str | None = None
     tune: bool = True
     calibrate: bool = True
     random_state: int | np.random.RandomState | None = TrainConfig().seed
