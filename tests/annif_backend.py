@@ -70,6 +70,11 @@ def test_default_params(project):
     assert (params["limit"], params["min_df"], params["ngram"]) == (100, 1, 1)
 
 
+def test_the_language_of_the_project_is_not_a_setting_of_ours(project):
+    found = backend(project, language="fi", ngram="2", epochs="4", name="x")
+    assert found._settings(found.params) == {"ngrams": 2, "epochs": 4, "min_df": 1, "max_df": 1.0}
+
+
 def test_suggest_without_a_model(project, tmp_path):
     other = unittest.mock.Mock(datadir=str(tmp_path))
     with pytest.raises(NotInitializedException):

@@ -5,9 +5,9 @@
         [--out bench_serve.json]
 
 Every request is one document, another one each time, of 500 of the texts. Answers of the first documents are checked
-against the library's first. With --annif, Annif's own server (`annif run`) answers the same documents for the same
-seconds, in turns with ours. Memory is the Pss of the server's processes, before and after. With --minutes, one client
-asks at most --rate times a second instead, and memory is measured each minute.
+against the library's first, and Model.predict is timed without a server. With --annif, Annif's own server (`annif run`)
+answers the same documents for the same seconds, in turns with ours. Memory is the Pss of the server's processes, before
+and after. With --minutes, one client asks at most --rate times a second instead, and memory is measured each minute.
 """
 
 import argparse
@@ -130,6 +130,23 @@ def check(address: str, model: str, texts: list[str]) -> None:
         assert [(one["name"], one["score"]) for one in found] == ours.predict(text), "an answer is wrong"
 
 
+def time_library(model: str, texts: list[str]) -> dict[str, object]:
+    """Time Model.predict from text, without a server; milliseconds of CPU and by the clock."""
+    ours = xmlpreck.load_model(model)
+    ours.predict(texts[0])
+    times: dict[str, list[float]] = {"cpu": [], "clock": []}
+    for text in texts * 2:
+        started = time.thread_time(), time.perf_counter()
+        ours.predict(text)
+        times["cpu"].append(1000 * (time.thread_time() - started[0]))
+        times["clock"].append(1000 * (time.perf_counter() - started[1]))
+    found = {
+        f"{kind}_p{share}": sorted(own)[len(own) * share // 100] for kind, own in times.items() for share in (50, 99)
+    }
+    print("Model.predict, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()), flush=True)
+    return {"system": "Model.predict", **found}
+
+
 def measure(name: str, process: subprocess.Popen, *asked: object, connections: int, seconds: int) -> dict[str, object]:
     before = memory_mb(process.pid)
     found = load(*asked, connections, seconds)  # type: ignore[arg-type]
@@ -193,7 +210,7 @@ def main() -> None:
         server = runs["xmlpreck"][0]
         runs["xmlpreck /v1"] = (server, "/v1/projects/m/suggest", form, as_form)
         runs["annif"] = (start_annif(args), f"/v1/projects/{args.annif_project}/suggest", form, as_form)
-    results = []
+    results = [time_library(args.model, texts)]
     try:
         if args.minutes:
             (process, address), *_ = runs["xmlpreck"]

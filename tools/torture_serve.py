@@ -176,13 +176,15 @@ def be_slow(server: Server, n: int) -> float:
     big = json.dumps({"documents": [{"id": "x" * 12_000, "text": "oak"}] * 1000}).encode()
     head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
     before = n_files(server)
-    slow = [connect(server) for _ in range(n)]
-    readers, writers = slow[::50], [one for place, one in enumerate(slow) if place % 50]
-    for number, one in enumerate(writers):
-        one.sendall(head.format(10**5).encode() + (b"\r\n" if number % 2 else b"X: "))
-    for one in readers:
-        one.sendall(f"{head.format(len(big))}\r\n".encode() + big)
-        one.setblocking(False)
+    readers, writers = [], []
+    for number in range(n):
+        one = connect(server)
+        is_reader = number % 50 == 0
+        (readers if is_reader else writers).append(one)
+        one.sendall(head.format(len(big) if is_reader else 10**5).encode() + (b"X: " if number % 2 else b"\r\n"))
+        if is_reader:
+            one.sendall(big)
+            one.setblocking(False)
     started = time.perf_counter()
     ends = started + WAIT
     while n_files(server) > before:
@@ -194,7 +196,7 @@ def be_slow(server: Server, n: int) -> float:
             with suppress(OSError):
                 one.recv(1)
         time.sleep(0.2)
-    for one in slow:
+    for one in readers + writers:
         one.close()
     return time.perf_counter() - started
 

@@ -25,6 +25,7 @@ from xmlpreck.data.formats import TopK
 from xmlpreck.files.contents import write_lines
 from xmlpreck.model.calibration import uncalibrated
 
+_OF_ANNIF = {"language"}  # of the project, whose analyzer makes stems: they are not stemmed again
 _RENAMED = {"ngram": "ngrams"}  # as other backends of Annif call it
 
 
@@ -111,7 +112,7 @@ class XmlpreckBackend(AnnifLearningBackend):
 
     def _settings(self, params: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters that XMLTextClassifier has; those of a file are texts, and read as JSON."""
-        known = xmlpreck.XMLTextClassifier().get_params()
+        known = set(xmlpreck.XMLTextClassifier().get_params()) - _OF_ANNIF
         given = {_RENAMED.get(name, name): value for name, value in params.items()}
         return {name: _value(value) for name, value in given.items() if name in known}
 
