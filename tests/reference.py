@@ -295,6 +295,11 @@ def widened_support(allowed, X, hardest):
     return allowed
 
 
+def row_scores(x, W):
+    """<w_l, x> of all labels, added feature by feature: BLAS, by its own order, may break ties of equal columns."""
+    return (x[:, None] * W).sum(axis=0)
+
+
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
           widened=None, n_hard=300, seed=0, passes_before=0):  # fmt: skip
@@ -319,7 +324,7 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
             eta_t = eta_at(eta, decay, t, pass_number, len(orders)) if not rule.startswith("perceptron") else 1.0
             W_before = cut_to_bfloat16(W) if cut else W.copy()
             for row in order[first : first + batch_rows]:
-                s = X[row] @ W_before + (0.0 if noise is None else noise(pass_number, row))
+                s = row_scores(X[row], W_before) + (0.0 if noise is None else noise(pass_number, row))
                 if pass_number + 1 == widened:
                     hardest[row] = hardest_label(s, Y[row])
                 weights = pair_weights(row, label_weights, relevance)
