@@ -215,6 +215,18 @@ def spread_out(c, s, y, k):
     return c
 
 
+def group_bounds(W, x, is_common, n_groups):
+    """Bounds of the scores of labels g, g + n_groups, ...: what common features add at most, and the highest rest."""
+    most = np.where(is_common, np.maximum(x, 0), 0)
+    bounds = np.full(n_groups, -np.inf)
+    for group in range(n_groups):
+        columns = W[:, group::n_groups]
+        if columns.shape[1] > 0:
+            rest = (np.where(is_common, 0, x) @ columns).max()
+            bounds[group] = most @ np.maximum(columns.max(axis=1), 0) + rest
+    return bounds
+
+
 def cut_to_bfloat16(W):
     """Towards 0 to 8 significant bits, as a float32 without its lower 16 bits has them."""
     fraction, exponent = np.frexp(W.astype(np.float32).astype(float))  # |fraction| in [1/2, 1)

@@ -355,7 +355,6 @@ def test_a_path_that_only_the_driver_has(ray_cluster, capsys, monkeypatch, flag)
         (["--label-shards", "2"], "--label-shards is for a Ray cluster"),
         (["--engine", "spark"], "--engine must be local or ray"),
         (["--engine", "ray", "--label-shards", "0"], "--label-shards must be a whole number"),
-        (["--engine", "ray", "--shortlist", "9"], "--shortlist works on one machine only"),
         (["--engine", "ray", "--candidates", "p.npz"], "--candidates works on one machine only"),
         (["--engine", "ray", "--data", "-"], "--data - is read on this machine only"),
         (["--engine", "ray", "--data", "texts"], "is raw text"),

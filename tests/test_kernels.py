@@ -11,6 +11,7 @@ from scipy.sparse import random_array
 from xmlpreck.config import RowsConfig, TrainConfig
 from xmlpreck.kernels import bfloat, prediction, rules, scoring, topk
 from xmlpreck.kernels.arrays import BLOCK, EVERY, new_work, noise_table, sparse_weights
+from xmlpreck.kernels.bounds import find_bounds, new_trial
 from xmlpreck.kernels.hashing import mix
 from xmlpreck.kernels.rules import RULES
 from xmlpreck.kernels.threads import SLEEPERS, new_bell, ring, run_team, wait_until
@@ -129,7 +130,10 @@ def test_cost_follows_the_support():
     work = new_work(n_labels, 6)
     top, top_scores = np.zeros((1, 6), np.int32), np.zeros((1, 6), np.float32)
     no_bonus = np.zeros(0, scorer.weights.values.dtype)
-    prediction.predict_rows(1, rows, scorer.weights, no_bonus, work, np.zeros(1, np.int64), top, top_scores)
+    bounds = find_bounds(scorer.weights)
+    trial = new_trial(bounds, no_bonus, np.float32)
+    claimed = np.zeros(1, np.int64)
+    prediction.predict_rows(1, rows, scorer.weights, bounds, trial, no_bonus, work, claimed, top, top_scores)
     assert work.counts[1] == 3
     x = rows.values
     expected = {999_999: 3 * x[0], 70: 2 * x[0] - x[1], 5: x[0]}

@@ -1,32 +1,34 @@
-"""Large label spaces: shortlists against exact prediction, and the generated set with Amazon-670K's laws."""
+"""Large label spaces: prediction by bounds against all scores, and the generated set with Amazon-670K's laws."""
 
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import reference
 from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array, random_array
 
 from xmlpreck.cli import main
-from xmlpreck.config import InputError, RowsConfig
-from xmlpreck.data.formats import build_csr, read_predictions
+from xmlpreck.config import RowsConfig
+from xmlpreck.data.formats import build_csr
 from xmlpreck.data.shards import ShardSet
 from xmlpreck.kernels.arrays import sparse_weights
 from xmlpreck.kernels.bfloat import widen
-from xmlpreck.model import Model, Shortlist, lay_out
-from xmlpreck.model.seal import ModelError
+from xmlpreck.kernels.bounds import find_bounds, new_trial, predict_bounded
+from xmlpreck.model import Model, lay_out
 
-N_FEATURES, N_LABELS = 60, 700
+N_FEATURES, N_LABELS = 60, 2500
 
 
 def draw_scorer(rng, n_features=N_FEATURES, n_labels=N_LABELS, bias=0.0, tied=False):
     """Every tenth feature knows most labels (a dense row), the others a few; weights of one size, if tied."""
     n_columns = n_features + (bias > 0)
-    shares = np.where(np.arange(n_columns) % 10 == 0, 0.5, 0.03)
+    shares = np.where(np.arange(n_columns) % 10 == 0, 0.5, 0.02)
     pattern = csr_array(rng.random((n_columns, n_labels)) < shares[:, None])
     values = rng.integers(-2, 3, pattern.nnz) if tied else rng.standard_normal(pattern.nnz)
     sparse = sparse_weights(
@@ -45,6 +47,23 @@ def same_bits(a, b):
     return np.array_equal(a.labels, b.labels) and np.array_equal(a.scores.view(np.int32), b.scores.view(np.int32))
 
 
+def with_bounds(scorer):
+    """Return a copy that predicts by bounds, whatever its size."""
+    copy = scorer.fresh()
+    copy.__dict__["_bounds"] = find_bounds(scorer.weights)
+    return copy
+
+
+def count_told(scorer, rows, k):
+    """Count the rows whose best labels the bounds tell."""
+    prepared, bounds, no_bonus = scorer._prepare(rows), find_bounds(scorer.weights), np.zeros(0, np.float32)
+    trial = new_trial(bounds, no_bonus, np.float32)
+    labels, scores = np.zeros(k, np.int32), np.zeros(k, np.float32)
+    spans = [slice(*span) for span in pairwise(prepared.offsets)]
+    found = [(prepared.features[span], prepared.values[span]) for span in spans]
+    return sum(predict_bounded(*row, scorer.weights, bounds, no_bonus, trial, labels, scores) for row in found)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -52,77 +71,87 @@ def same_bits(a, b):
     bias=st.sampled_from([0.0, 1.0]),
     tied=st.booleans(),
     density=st.sampled_from([0.01, 0.1, 0.5]),
+    bonus=st.sampled_from([None, "numbers", "few labels"]),
+    signs=st.booleans(),
 )
-def test_with_all_labels_it_is_exact_prediction(seed, k, bias, tied, density):
-    """Empty rows, rows without k labels above 0 and equal scores are among these."""
+def test_bounds_change_no_bit(seed, k, bias, tied, density, bonus, signs):
+    """Empty rows, equal scores, negative values, and lists of fewer labels than k are among these."""
     rng = np.random.default_rng(seed)
     scorer, rows = draw_scorer(rng, bias=bias, tied=tied), draw_rows(rng, 20, density=density)
-    whole = Shortlist.of(scorer.weights, N_LABELS)
-    assert same_bits(scorer.predict_topk(rows, k, shortlist=whole), scorer.predict_topk(rows, k))
+    if signs:
+        rows.data *= rng.choice([-1, 1], rows.nnz)
+    extra = None if bonus is None else rng.standard_normal(N_LABELS).astype(np.float32)
+    if bonus == "few labels":
+        extra[rng.random(N_LABELS) < 0.99] = -np.inf
+    for empty in (False, True):
+        exact = scorer.predict_topk(rows, k, bonus=extra, guess_empty=empty)
+        assert same_bits(with_bounds(scorer).predict_topk(rows, k, bonus=extra, guess_empty=empty), exact)
+    one = with_bounds(scorer).predict_one(rows[3:4], k, extra, guess_empty=True)
+    assert np.array_equal(one.labels, exact.labels[3])
+    assert np.array_equal(one.scores, exact.scores[3])
 
 
-def test_scores_are_exact_and_recall_rises():
-    rng = np.random.default_rng(1)
-    scorer, rows = draw_scorer(rng, n_labels=3000), draw_rows(rng, 200)
-    exact, scores = scorer.predict_topk(rows, 5), scorer.decision_function(rows)
-    recalls = []
-    for per_feature in (1, 4, 16, 64, 256):
-        top = scorer.predict_topk(rows, 5, shortlist=Shortlist.of(scorer.weights, per_feature))
-        assert np.array_equal(top.scores, np.take_along_axis(scores, top.labels, axis=1))
-        found = (top.labels[:, :, None] == exact.labels[:, None, :]).any(axis=1)
-        recalls.append(found.mean())
-    assert recalls == sorted(recalls)
-    assert recalls[0] < 0.5
-    assert recalls[-1] > 0.99
+def test_bounds_tell_the_best_labels_of_most_rows(made):
+    """Else all labels are scored, and nothing is gained."""
+    scorer, rows = Model.load(made / "model"), ShardSet(made / "set" / "test").read(0, 200).rows
+    assert count_told(scorer, rows, 5) > 180
+    assert same_bits(with_bounds(scorer).predict_topk(rows, 5), scorer.predict_topk(rows, 5))
 
 
-def test_champions_are_the_largest_weights():
+def test_bounds_against_the_reference():
     rng = np.random.default_rng(2)
-    scorer = draw_scorer(rng, tied=True)
-    dense = np.zeros((N_FEATURES, N_LABELS), np.float32)
+    scorer, rows = draw_scorer(rng, tied=True), draw_rows(rng, 30)
     weights = scorer.weights
+    dense = np.zeros((N_FEATURES, N_LABELS))
     for f in range(N_FEATURES):
         d, span = weights.dense_of[f], slice(weights.offsets[f], weights.offsets[f + 1])
+        dense[f, weights.labels[span]] = weights.values[span]
         if d >= 0:
             dense[f] = widen(weights.dense_rows[d])
-        else:
-            dense[f] = -np.inf
-            dense[f, weights.labels[span]] = weights.values[span]
-    champions = Shortlist.of(weights, 7).champions
-    for f in range(N_FEATURES):
-        span = slice(champions.offsets[f], champions.offsets[f + 1])
-        n_known = np.count_nonzero(dense[f] > -np.inf)
-        best = np.sort(np.lexsort((np.arange(N_LABELS), -dense[f]))[: min(7, n_known)])
-        assert champions.labels[span].tolist() == best.tolist()
-        assert champions.values[span].tolist() == dense[f, best].tolist()
+    bounds = find_bounds(weights)
+    is_common = bounds.row_of >= 0
+    assert is_common.tolist() == [f % 10 == 0 for f in range(N_FEATURES)]
+    assert bounds.sizes.tolist() == np.abs(dense).max(axis=1).tolist()
+    trial = new_trial(bounds, np.zeros(0, np.float32), np.float32)
+    prepared, n_groups = scorer._prepare(rows), bounds.highest.shape[1]
+    n_compared = 0
+    for first, last in pairwise(prepared.offsets):
+        features, values = prepared.features[first:last], prepared.values[first:last]
+        no_bonus, top = np.zeros(0, np.float32), (np.zeros(3, np.int32), np.zeros(3, np.float32))
+        if is_common[features].any():
+            predict_bounded(features, values, weights, bounds, no_bonus, trial, *top)
+            x = np.zeros(N_FEATURES)
+            x[features] = values
+            expected = reference.group_bounds(dense, x, is_common, n_groups)
+            np.testing.assert_allclose(trial.bounds, expected, atol=1e-5)
+            n_compared += 1
+    assert n_compared > 10
 
 
-@pytest.mark.parametrize("n_threads", [2, 3, 7])
+@pytest.mark.parametrize("n_threads", [2, 7])
 def test_threads_change_no_bit(n_threads):
     rng = np.random.default_rng(3)
-    scorer, rows = draw_scorer(rng, tied=True), draw_rows(rng, 101)
-    shortlist = Shortlist.of(scorer.weights, 5)
-    one = scorer.predict_topk(rows, 5, shortlist=shortlist)
-    assert same_bits(one, scorer.predict_topk(rows, 5, n_threads, shortlist=shortlist))
+    scorer, rows = with_bounds(draw_scorer(rng, bias=1.0, tied=True)), draw_rows(rng, 101)
+    assert same_bits(scorer.predict_topk(rows, 5), scorer.predict_topk(rows, 5, n_threads))
 
 
-def test_hostile_sizes():
+def test_what_bounds_cannot_tell_is_scored():
+    """Too many labels asked for, too many of one score, no label at all, and rows that know no common feature."""
     rng = np.random.default_rng(4)
-    scorer = draw_scorer(rng, n_features=3, n_labels=2)
-    smallest = Shortlist.of(scorer.weights, 1)
-    assert scorer.predict_topk(csr_array((0, 3), dtype=np.float32), 5, shortlist=smallest).labels.shape == (0, 2)
+    scorer, rows = draw_scorer(rng, bias=1.0), draw_rows(rng, 5)
+    assert same_bits(with_bounds(scorer).predict_topk(rows, N_LABELS), scorer.predict_topk(rows, N_LABELS))
+    alike = np.ones((3, N_LABELS), np.float32)
+    sparse = csr_array(alike)
+    same = Model(
+        lay_out(sparse_weights(sparse.indptr.astype(np.int64), sparse.indices.astype(np.int32), sparse.data, N_LABELS)),
+        RowsConfig(bias=1.0),
+    )
+    assert count_told(same, draw_rows(rng, 5, 2, density=1.0), 5) == 0
+    assert with_bounds(same).predict_topk(draw_rows(rng, 5, 2, density=1.0), 3).labels.tolist() == [[0, 1, 2]] * 5
+    small = draw_scorer(rng, n_features=3, n_labels=2)
     nothing = csr_array((2, 3), dtype=np.float32)
-    assert same_bits(scorer.predict_topk(nothing, 5, shortlist=smallest), scorer.predict_topk(nothing, 5))
-    unlearned = Model(lay_out(scorer.weights._replace(
-        dense_of=np.full(3, -1, np.int32), dense_rows=np.zeros((0, 2), np.float32), offsets=np.zeros(4, np.int64),
-        labels=np.zeros(0, np.int32), values=np.zeros(0, np.float32),
-    )), scorer.rows)  # fmt: skip
-    rows, empty = draw_rows(rng, 4, 3, density=0.5), Shortlist.of(unlearned.weights, 9)
-    assert same_bits(unlearned.predict_topk(rows, 2, shortlist=empty), unlearned.predict_topk(rows, 2))
-    with pytest.raises(InputError, match="1 or more labels a feature, but not 0"):
-        Shortlist.of(scorer.weights, 0)
-    with pytest.raises(ModelError, match="bonus"):
-        scorer.predict_topk(rows, 1, bonus=np.zeros(2, np.float32), shortlist=smallest)
+    for few in (nothing, nothing[:0]):
+        assert same_bits(with_bounds(small).predict_topk(few, 5), small.predict_topk(few, 5))
 
 
 @pytest.fixture(scope="module")
@@ -134,21 +163,6 @@ def made(tmp_path_factory):
     subprocess.run(command, check=True, capture_output=True)
     assert main(["train", "--data", str(folder / "set"), "--epochs", "2", "--out", str(folder / "model")]) == 0
     return folder
-
-
-def test_shortlist_by_the_command_line(made, capsys):
-    tops = {}
-    for name, words in {"exact": [], "all": ["--shortlist", "4000"], "few": ["--shortlist", "3"]}.items():
-        out = made / f"{name}.parquet"
-        words = ["--model", str(made / "model"), "--data", str(made / "set"), "--out", str(out), *words]
-        assert main(["predict", *words]) == 0
-        tops[name] = read_predictions(out, 200, 4000)
-    assert same_bits(tops["exact"], tops["all"])
-    assert not np.array_equal(tops["exact"].labels, tops["few"].labels)
-    barred = made / "barred.txt"
-    barred.write_text("7\n")
-    assert main(["predict", *words, "--exclude-labels", str(barred)]) == 2
-    assert "--shortlist has its own list" in capsys.readouterr().err
 
 
 def test_made_set_has_its_sizes_and_laws(made):

@@ -20,7 +20,7 @@ from xmlpreck.data.location import Data, DataLocation, locate
 from xmlpreck.data.rows import RowSource
 from xmlpreck.data.shards import is_remote
 from xmlpreck.machine import n_cores
-from xmlpreck.model import Model, Shortlist
+from xmlpreck.model import Model
 from xmlpreck.model.model import BLOCK_ROWS
 from xmlpreck.model.prediction import (
     Batch,
@@ -49,7 +49,6 @@ class PredictionOptions:
     label_weights: str | Path | None = None  # file of positive numbers, one per label: ln of it is added to the score
     candidates: str | Path | None = None  # prediction file of any tool: rank each row's own labels
     probabilities: bool = False  # scores are probabilities; the model must be calibrated
-    shortlist: int | None = None  # score only labels in the top-N weights of a row's features
     labels: str | None = None  # "auto": as many as `optimize` has chosen, instead of k, min_labels and threshold
     guess_empty: bool = False  # rows without any known feature get the labels that the bias ranks first
     strict: bool = False  # JSON lines: stop at a line that cannot be read
@@ -67,11 +66,6 @@ class PredictionOptions:
         if self.label_weights is not None:
             weights = formats.read_inverse_propensities(self.label_weights, model.n_labels)
         bonus = label_bonus(model.n_labels, only, exclude, weights)
-        shortlist = None
-        if self.shortlist is not None:
-            if bonus is not None or self.candidates is not None:
-                raise InputError("--shortlist has its own list of labels: leave out the other list, or --shortlist")
-            shortlist = Shortlist.of(model.weights, self.shortlist)
         if self.labels not in (None, AUTO):
             raise ConfigError(f"--labels must be auto, but is {self.labels!r:.40}: give a number by --topk")
         if self.labels == AUTO:
@@ -82,11 +76,10 @@ class PredictionOptions:
                 )
             rule = model.label_rule
             return Choice(
-                rule.k, bonus=bonus, as_probabilities=self.probabilities, shortlist=shortlist,
-                guess_empty=self.guess_empty, rule=rule,
-            )  # fmt: skip
+                rule.k, bonus=bonus, as_probabilities=self.probabilities, guess_empty=self.guess_empty, rule=rule
+            )
         threshold = -math.inf if self.threshold is None else self.threshold
-        return Choice(self.k, threshold, self.min_labels, bonus, self.probabilities, shortlist, self.guess_empty)
+        return Choice(self.k, threshold, self.min_labels, bonus, self.probabilities, self.guess_empty)
 
 
 class Written(NamedTuple):
@@ -192,9 +185,8 @@ def _predict_on_ray(
     progress: bool,
     until_written: ExitStack,
 ) -> Predictions:
-    if options.candidates is not None or options.shortlist is not None:
-        flag = "--candidates" if options.candidates is not None else "--shortlist"
-        raise InputError(f"{flag} works on one machine only: leave out {flag} or --engine ray")
+    if options.candidates is not None:
+        raise InputError("--candidates works on one machine only: leave out --candidates or --engine ray")
     if isinstance(model, Model) or is_remote(model):
         raise InputError("nodes of a cluster load the model by themselves: give its folder, which all of them can open")
     location = _location(data)

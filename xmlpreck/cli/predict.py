@@ -69,11 +69,6 @@ def add_predict(commands: Any) -> None:
         "--scores", default="margin", help="margin, or probability of a calibrated model (default: margin)"
     )
     predict.add_argument(
-        "--shortlist",
-        metavar="INT",
-        help="score only labels in the top-INT weights of the row's features; faster from 500,000 labels on",
-    )
-    predict.add_argument(
         "--strict", action="store_true", help="--data -: stop at a line that cannot be read, instead of answering it"
     )
     predict.add_argument("--verify", action="store_true", help="hash the model's files even if they have not changed")
@@ -142,7 +137,6 @@ def options_of(args: argparse.Namespace) -> "PredictionOptions":
         candidates=args.candidates,
         probabilities=args.scores == "probability",
         labels=args.labels,
-        shortlist=None if args.shortlist is None else whole_number("--shortlist", args.shortlist, 1),
         guess_empty=args.guess_empty,
         strict=args.strict,
     )

@@ -3,6 +3,7 @@
 import numpy as np
 
 from xmlpreck.kernels.arrays import BLOCK
+from xmlpreck.kernels.bounds import predict_bounded
 from xmlpreck.kernels.caching import kernel
 from xmlpreck.kernels.dense import MIN_SHARED, MIN_TILE_ROWS, TILE_ROWS, count_shared, load_row, new_tile, score_tile
 from xmlpreck.kernels.scoring import add_one, begin_row, open_all, score_row
@@ -15,9 +16,11 @@ CLAIM = 16
 
 
 @kernel
-def _predict_row(features, values, weights, bonus, work, top_labels, top_scores):
+def _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels, top_scores):
     """The best labels of a row by score + bonus (none if it is empty; a label with bonus -inf is never among them)."""
     n_labels = weights.dense_rows.shape[1]
+    if predict_bounded(features, values, weights, bounds, bonus, trial, top_labels, top_scores):
+        return len(top_labels)
     begin_row(work)
     if len(bonus) > 0:
         open_all(n_labels, work)
@@ -33,7 +36,7 @@ def _take_best(n_labels, bonus, work, top_labels, top_scores):
 
 
 @kernel
-def predict_rows(n_threads, rows, weights, bonus, work, claimed, top_labels, top_scores):
+def predict_rows(n_threads, rows, weights, bounds, trial, bonus, work, claimed, top_labels, top_scores):
     """The best labels of each row and their scores, (n_rows, k) each; threads share `claimed`, until it is STOPPED."""
     n_rows, n_labels = len(top_labels), weights.dense_rows.shape[1]
     order = np.arange(n_rows)
@@ -58,7 +61,7 @@ def predict_rows(n_threads, rows, weights, bonus, work, claimed, top_labels, top
         for row in range(start, stop):
             first, last = rows.offsets[row], rows.offsets[row + 1]
             features, values = rows.features[first:last], rows.values[first:last]
-            _predict_row(features, values, weights, bonus, work, top_labels[row], top_scores[row])
+            _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels[row], top_scores[row])
 
 
 @kernel
@@ -77,7 +80,7 @@ def _screen_rows(n_threads, rows, n_shared, weights, bonus, work, claimed, top_l
 
 
 @kernel
-def predict_one(features, values, n_given, unit_norm, weights, bonus, work, top_labels, top_scores):
+def predict_one(features, values, n_given, unit_norm, weights, bounds, trial, bonus, work, top_labels, top_scores):
     """The same for one row, the first n_given of whose values are scaled to length 1 in place if asked for.
 
     Returns the number of labels, or -1 if an id is out of range or does not rise, or a value is not finite.
@@ -95,7 +98,7 @@ def predict_one(features, values, n_given, unit_norm, weights, bonus, work, top_
         norm = np.sqrt(square) if square > 0 else 1.0
         for i in range(n_given):
             values[i] = values[i] / norm
-    return _predict_row(features, values, weights, bonus, work, top_labels, top_scores)
+    return _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels, top_scores)
 
 
 @kernel

@@ -71,7 +71,7 @@ def _add_four(scores, v0, w0, v1, w1, v2, w2, v3, w3):
 
 
 @kernel
-def _add_sparse(scores, v, labels, w, dense_rows):
+def add_sparse(scores, v, labels, w, dense_rows):
     for i in range(len(labels)):
         label = np.uint32(labels[i])  # unsigned: no test for a negative index, half the time
         scores[label] += v * as_scored(w[i], dense_rows)
@@ -109,7 +109,7 @@ def score_row(features, values, weights, n_labels, work):
             add_one(scores, values[i], dense_rows[d])
         elif any_dense:
             first, last = offsets[features[i]], offsets[features[i] + 1]
-            _add_sparse(scores, values[i], labels[first:last], row_values[first:last], dense_rows)
+            add_sparse(scores, values[i], labels[first:last], row_values[first:last], dense_rows)
         else:
             v = values[i]
             for p in range(offsets[features[i]], offsets[features[i] + 1]):
@@ -120,22 +120,27 @@ def score_row(features, values, weights, n_labels, work):
 
 
 @kernel
+def add_feature(f, v, weights, labels, scores):
+    """scores[j] += v * weight of feature f and the ascending labels[j]."""
+    d = weights.dense_of[f]
+    p, stop = weights.offsets[f], weights.offsets[f + 1]
+    for j in range(len(labels)):
+        if d >= 0:
+            scores[j] += v * as_scored(weights.dense_rows[d, labels[j]], weights.dense_rows)
+        else:
+            p = lower_bound_near(weights.labels, p, stop, labels[j])
+            if p == stop:
+                break
+            if weights.labels[p] == labels[j]:
+                scores[j] += v * as_scored(weights.values[p], weights.dense_rows)
+
+
+@kernel
 def score_labels(features, values, weights, labels, scores):
     """scores[j] = <w_l, x> of the ascending labels l = labels[j], with the bits of score_row."""
     scores[:] = 0
     for i in range(len(features)):
-        f, v = features[i], values[i]
-        d = weights.dense_of[f]
-        p, stop = weights.offsets[f], weights.offsets[f + 1]
-        for j in range(len(labels)):
-            if d >= 0:
-                scores[j] += v * as_scored(weights.dense_rows[d, labels[j]], weights.dense_rows)
-            else:
-                p = lower_bound_near(weights.labels, p, stop, labels[j])
-                if p == stop:
-                    break
-                if weights.labels[p] == labels[j]:
-                    scores[j] += v * as_scored(weights.values[p], weights.dense_rows)
+        add_feature(features[i], values[i], weights, labels, scores)
 
 
 @kernel

@@ -30,7 +30,7 @@ def insert(score, label, scores, labels, n, size):
 
 
 @kernel
-def _any_from(block_scores, threshold):
+def any_from(block_scores, threshold):
     """Is any score of a block >= threshold? Counts without early exit, so that it becomes SIMD."""
     n = 0
     for i in range(BLOCK):
@@ -224,7 +224,7 @@ def take_top(k, n_labels, work, top, top_labels):
         first = work.blocks[i] * BLOCK
         if n == k:
             bound = _bound(first, top[k - 1], top_labels[k - 1], scores)
-        if not _any_from(scores[first : first + BLOCK], bound):
+        if not any_from(scores[first : first + BLOCK], bound):
             continue
         for label in range(first, first + BLOCK):
             if scores[label] >= bound:

@@ -4,14 +4,12 @@ from xmlpreck.model.directory import FORMAT_VERSION, bytes_a_weight, check_targe
 from xmlpreck.model.layout import all_sparse, kernel_rows, lay_out, prepare_rows, rounded
 from xmlpreck.model.model import Model
 from xmlpreck.model.seal import ModelError
-from xmlpreck.model.shortlist import Shortlist
 from xmlpreck.model.store import check_place, upload
 
 __all__ = [
     "FORMAT_VERSION",
     "Model",
     "ModelError",
-    "Shortlist",
     "all_sparse",
     "bytes_a_weight",
     "check_place",

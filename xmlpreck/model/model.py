@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
@@ -24,6 +25,7 @@ from xmlpreck.data.vocabulary import Vocabulary
 from xmlpreck.files.progress import progress_bar
 from xmlpreck.kernels import prediction as kernels
 from xmlpreck.kernels.arrays import Rows, Weights, new_work
+from xmlpreck.kernels.bounds import Bounds, find_bounds, new_trial, no_bounds, size_of
 from xmlpreck.kernels.threads import STOPPED, run_team
 from xmlpreck.model import store
 from xmlpreck.model.calibration import Calibration
@@ -40,10 +42,11 @@ from xmlpreck.model.layout import (
     prepare_rows,
 )
 from xmlpreck.model.seal import ModelError
-from xmlpreck.model.shortlist import Shortlist
 
 # Rows that are read and predicted at a time.
 BLOCK_ROWS = 1 << 15
+# Labels from which on bounds are used; 60,258 are the fewest that were measured (docs/large.md).
+MIN_BOUNDED = 50_000
 NO_BONUS = np.zeros(0, np.float32)
 # Up to here rows are predicted on the caller's thread if one is enough: to start another takes as long as some rows.
 FEW_ROWS = 256
@@ -103,6 +106,11 @@ class Model:
         """How many labels a row gets, as `xmlpreck optimize` has chosen; an error where it has not."""
         return rule_of(self.info)
 
+    @cached_property
+    def _bounds(self) -> Bounds:
+        """Bounds of the weights, which make exact prediction faster where labels are many."""
+        return find_bounds(self.weights) if self.n_labels >= MIN_BOUNDED else no_bounds()
+
     def rows_of(self, texts: list[str], dense: np.ndarray | None = None, threads: int = 0) -> csr_array:
         """Return texts as rows of the model; `dense` are their dense features (None: as the model embeds texts)."""
         if self.vectorizer is None:
@@ -122,14 +130,13 @@ class Model:
         k: int,
         n_threads: int = 1,
         bonus: np.ndarray | None = None,
-        shortlist: Shortlist | None = None,
         guess_empty: bool = False,
     ) -> TopK:
         """Return the k best labels of every row: higher score first, then the lower label.
 
-        `bonus` is added to the scores of the labels; one of -inf bars a label. With a shortlist only its candidates
-        are looked at, which is faster where labels are very many, and may miss some. A row without any feature gets no
-        label, unless `guess_empty` lets the bias alone choose: the most frequent labels, whatever the row is about.
+        `bonus` is added to the scores of the labels; one of -inf bars a label. A row without any
+        feature gets no label, unless `guess_empty` lets the bias alone choose: the most frequent labels, whatever the
+        row is about.
         """
         k = self._check_k(k)
         extra = self._check_bonus(bonus)
@@ -137,19 +144,15 @@ class Model:
         n_rows = len(prepared.offsets) - 1
         labels = np.full((n_rows, k), -1, np.int32)
         scores = np.full((n_rows, k), -np.inf, self.weights.values.dtype)
-        if shortlist is not None:
-            if bonus is not None:
-                raise ModelError("a shortlist is of the scores alone: it cannot be used with a bonus for labels")
-            unsure = shortlist.predict(self.weights, prepared, labels, scores, n_threads)
-            labels[unsure], scores[unsure] = self.predict_topk(as_rows(rows)[unsure], k, n_threads, guess_empty=True)
-        else:
-            claimed = np.zeros(1, np.int64)
+        claimed, bounds = np.zeros(1, np.int64), self._bounds
 
-            def work(_: int) -> None:
-                buffers = new_work(self.n_labels, dtype=scores.dtype)
-                kernels.predict_rows(n_threads, prepared, self.weights, extra, buffers, claimed, labels, scores)
+        def work(_: int) -> None:
+            buffers, trial = new_work(self.n_labels, dtype=scores.dtype), new_trial(bounds, extra, scores.dtype)
+            kernels.predict_rows(
+                n_threads, prepared, self.weights, bounds, trial, extra, buffers, claimed, labels, scores
+            )
 
-            run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(STOPPED))
+        run_team(n_threads, work, None if n_rows <= FEW_ROWS else lambda: claimed.fill(STOPPED))
         if not guess_empty:
             empty = find_empty(prepared, self.rows.bias > 0)
             labels[empty], scores[empty] = -1, -np.inf
@@ -174,6 +177,7 @@ class Model:
         own = self._buffers
         if not hasattr(own, "work"):
             own.work = new_work(self.n_labels, dtype=self.weights.values.dtype)
+            own.trial = new_trial(self._bounds, NO_BONUS, self.weights.values.dtype)
             own.features, own.values = np.zeros(0, np.int32), np.zeros(0, np.float32)
         n_given = len(row.indices)
         n = n_given + (self.rows.bias > 0)
@@ -191,6 +195,8 @@ class Model:
             n_given,
             self.rows.unit_norm,
             self.weights,
+            self._bounds,
+            own.trial._replace(bonus_size=size_of(extra)),
             extra,
             own.work,
             labels,

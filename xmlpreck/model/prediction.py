@@ -20,7 +20,7 @@ from xmlpreck.data.rows import RowSource, read_blocks
 from xmlpreck.files import AnyPath, FormatError
 from xmlpreck.files.contents import numbered_lines, write_lines
 from xmlpreck.files.progress import progress_bar
-from xmlpreck.model import Model, Shortlist
+from xmlpreck.model import Model
 from xmlpreck.model.label_rule import LabelRule
 from xmlpreck.model.model import BLOCK_ROWS
 
@@ -30,9 +30,9 @@ class Choice:
     """At most k labels per row: those with a score of `min_score` or more, and the first `min_labels` in any case.
 
     `bonus` (n_labels) is added to the scores; -inf bars a label. With `as_probabilities` the scores that come out, and
-    `min_score`, are probabilities: the model must be calibrated. With a shortlist, only its candidates are scored.
-    A row without any feature gets no label, unless `guess_empty` lets the bias alone choose. A `rule` chooses among the
-    k labels by their margins or probabilities, whichever come out.
+    `min_score`, are probabilities: the model must be calibrated. A row without any feature gets no label, unless
+    `guess_empty` lets the bias alone choose. A `rule` chooses among the k labels by their margins or probabilities,
+    whichever come out.
     """
 
     k: int = 5
@@ -40,14 +40,13 @@ class Choice:
     min_labels: int = 0
     bonus: np.ndarray | None = None
     as_probabilities: bool = False
-    shortlist: Shortlist | None = None
     guess_empty: bool = False
     rule: LabelRule | None = None
 
     def predict(self, model: Model, rows: csr_array, n_threads: int = 1, candidates: TopK | None = None) -> TopK:
         """Predict the labels of some rows; with `candidates`, from those lists only."""
         if candidates is None:
-            top = model.predict_topk(rows, self.k, n_threads, self.bonus, self.shortlist, self.guess_empty)
+            top = model.predict_topk(rows, self.k, n_threads, self.bonus, self.guess_empty)
         else:
             top = model.rank_candidates(rows, listed(candidates, model.n_labels), self.k, self.bonus)
         return self.finish(top, model)
