@@ -25,12 +25,13 @@ from xmlpreck.model import Model, lay_out
 N_FEATURES, N_LABELS = 60, 2500
 
 
-def draw_scorer(rng, n_features=N_FEATURES, n_labels=N_LABELS, bias=0.0, tied=False):
+def draw_scorer(rng, n_features=N_FEATURES, n_labels=N_LABELS, bias=0.0, tied=False, common_size=1.0):
     """Every tenth feature knows most labels (a dense row), the others a few; weights of one size, if tied."""
     n_columns = n_features + (bias > 0)
     shares = np.where(np.arange(n_columns) % 10 == 0, 0.5, 0.02)
     pattern = csr_array(rng.random((n_columns, n_labels)) < shares[:, None])
     values = rng.integers(-2, 3, pattern.nnz) if tied else rng.standard_normal(pattern.nnz)
+    values = values * np.repeat(np.where(shares == 0.5, common_size, 1), np.diff(pattern.indptr))
     sparse = sparse_weights(
         pattern.indptr.astype(np.int64), pattern.indices.astype(np.int32), values.astype(np.float32), n_labels
     )
@@ -91,10 +92,14 @@ def test_bounds_change_no_bit(seed, k, bias, tied, density, bonus, signs):
     assert np.array_equal(one.scores, exact.scores[3])
 
 
-def test_bounds_tell_the_best_labels_of_most_rows(made):
-    """Else all labels are scored, and nothing is gained."""
-    scorer, rows = Model.load(made / "model"), ShardSet(made / "set" / "test").read(0, 200).rows
-    assert count_told(scorer, rows, 5) > 180
+@pytest.mark.parametrize(("common_size", "n_told"), [(0.01, 190), (30.0, 0)])
+def test_bounds_tell_the_best_labels_where_rare_features_decide(common_size, n_told):
+    """Else all labels are scored. A call soon gives up bounds that tell little, and its bits are the same."""
+    rng = np.random.default_rng(3)
+    scorer = draw_scorer(rng, n_features=400, n_labels=4000, common_size=common_size)
+    rows = draw_rows(rng, 200, 400, density=0.1)
+    told = count_told(scorer, rows, 5)
+    assert told >= n_told if n_told else told < 20
     assert same_bits(with_bounds(scorer).predict_topk(rows, 5), scorer.predict_topk(rows, 5))
 
 

@@ -13,14 +13,22 @@ from xmlpreck.kernels.topk import take_top
 
 # Rows that a thread takes at a time.
 CLAIM = 16
+# A thread tries bounds on this many rows, and goes on as long as they tell the best labels of half of its rows.
+PROBED = 64
 
 
 @kernel
 def _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels, top_scores):
     """The best labels of a row by score + bonus (none if it is empty; a label with bonus -inf is never among them)."""
-    n_labels = weights.dense_rows.shape[1]
     if predict_bounded(features, values, weights, bounds, bonus, trial, top_labels, top_scores):
         return len(top_labels)
+    return _predict_by_all(features, values, weights, bonus, work, top_labels, top_scores)
+
+
+@kernel
+def _predict_by_all(features, values, weights, bonus, work, top_labels, top_scores):
+    """Do what _predict_row does by the scores of all labels."""
+    n_labels = weights.dense_rows.shape[1]
     begin_row(work)
     if len(bonus) > 0:
         open_all(n_labels, work)
@@ -47,6 +55,7 @@ def predict_rows(n_threads, rows, weights, bounds, trial, bonus, work, claimed, 
     is_tiled = n_shared >= MIN_SHARED and n_rows >= MIN_TILE_ROWS
     claim = TILE_ROWS if is_tiled else CLAIM
     tile = new_tile(n_shared if is_tiled else 0, len(work.opened), top_scores)
+    n_tried, n_told = 0, 0  # rows by bounds
     while True:
         start = fetch_add(claimed, 0, claim)
         if start >= n_rows:
@@ -61,7 +70,13 @@ def predict_rows(n_threads, rows, weights, bounds, trial, bonus, work, claimed, 
         for row in range(start, stop):
             first, last = rows.offsets[row], rows.offsets[row + 1]
             features, values = rows.features[first:last], rows.values[first:last]
-            _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels[row], top_scores[row])
+            top, scores = top_labels[row], top_scores[row]
+            if n_tried < PROBED or 2 * n_told > n_tried:
+                n_tried += 1
+                if predict_bounded(features, values, weights, bounds, bonus, trial, top, scores):
+                    n_told += 1
+                    continue
+            _predict_by_all(features, values, weights, bonus, work, top, scores)
 
 
 @kernel
