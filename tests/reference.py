@@ -309,7 +309,8 @@ def widened_support(allowed, X, hardest):
 
 def row_scores(x, W):
     """<w_l, x> of all labels, added feature by feature: BLAS, by its own order, may break ties of equal columns."""
-    return (x[:, None] * W).sum(axis=0)
+    features = np.flatnonzero(x)
+    return (x[features, None] * W[features]).sum(axis=0)
 
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
