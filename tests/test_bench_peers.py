@@ -129,7 +129,8 @@ def made_up(system, precision, cost, data="few", difference=None):
     facts = {"name": data, "n_train": 1000, "n_test": 10, "n_features": 7, "n_labels": 3}
     identity = {"data": facts, "system": system, "settings": {"of": system}, "version": "1", "threads": 2}
     values = {column.key: precision if column.is_score else cost for column in peers_page.COLUMNS}
-    entry = {"identity": identity, "values": values}
+    machine = {"cores": 2, "cpu": f"of {data}", "python": "3.11", "commit": "abc"}
+    entry = {"identity": identity, "values": values, "machine": machine}
     if difference is not None:
         interval = {"peer": "near", "difference": difference, "low": difference - 0.2, "high": difference + 0.2}
         entry["against"] = {column.key: interval for column in peers_page.SCORES}
@@ -138,11 +139,10 @@ def made_up(system, precision, cost, data="few", difference=None):
 
 @pytest.fixture
 def content():
-    machine = {"cores": 2, "cpu": "some", "python": "3.11"}
     results = [made_up("xmlpreck", 60, 3, difference=0.5), made_up("near", 59.5, 6), made_up("cheap", 40, 2)]
     results += [made_up("xmlpreck", 10, 1, "other", -10), made_up("near", 20, 4, "other")]
     results.append({"identity": results[0]["identity"] | {"system": "slow"}, "skipped": "takes hours"})
-    return {"machine": machine, "results": results}
+    return {"results": results}
 
 
 def rows_of(text):
@@ -164,12 +164,20 @@ def test_the_page_marks_the_best_and_compares(content):
     assert rows_of(other)[-1][1:2] == ["-10.00 (-10.20 to -9.80)"]
     assert rows_of(other)[-1][-1] == "0.25 x"
     assert '- near 1: `{"of": "near"}`' in text
+    assert "- few: 2 cores (of few), 2 threads, Python 3.11, commit abc.\n- other: 2 cores (of other)" in text
+
+
+def test_other_data_sets_stay(tmp_path, content):
+    bench_peers.store(tmp_path / "peers.json", content)
+    new = [made_up("xmlpreck", 70, 3)]
+    assert bench_peers.kept_results(tmp_path / "peers.json", new) == content["results"][3:5]
+    assert bench_peers.kept_results(tmp_path / "none.json", new) == []
 
 
 @pytest.mark.parametrize("difference", [0.1, None])
 def test_what_may_be_chance_is_not_bold(difference):
     ours, near = made_up("xmlpreck", 60, 3, difference=difference), made_up("near", 59.9, 6)
-    text = peers_page.compact({"machine": {"cores": 2, "cpu": "some", "python": "3.11"}, "results": [ours, near]})
+    text = peers_page.compact({"results": [ours, near]})
     assert [row[2] for row in rows_of(text)[2:]] == ["60.00", "59.90"]
 
 

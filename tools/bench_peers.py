@@ -163,7 +163,7 @@ def measure(system: str, python: str, data: str, folder: Path, facts: dict, thre
         "peak_mb": trained["peak_mb"],
         "model_mb": model_bytes / 2**20,
     }
-    return {"values": values, "load": load, "predict_peak_mb": predicted["peak_mb"]}
+    return {"values": values, "load": load, "predict_peak_mb": predicted["peak_mb"], "machine": machine()}
 
 
 def add_differences(entries: list[dict], data: str, folder: Path, threads: int) -> None:
@@ -246,6 +246,13 @@ def bench(args: argparse.Namespace) -> Iterator[dict[str, object]]:
         add_differences(entries, data, folder, args.threads)
 
 
+def kept_results(path: Path, results: list[dict]) -> list[dict]:
+    """Return the results of an earlier run on data sets that this one has not measured."""
+    earlier = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
+    measured = {entry["identity"]["data"]["name"] for entry in results}
+    return [entry for entry in earlier if entry["identity"]["data"]["name"] not in measured]
+
+
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", default=[], help="folders or catalogue names, with train and test rows")
@@ -256,7 +263,9 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", nargs="+", default=[], metavar="SYSTEM", help="measure these anew")
     parser.add_argument("--all", action="store_true", help="also what is estimated to take hours")
     parser.add_argument("--render-only", action="store_true", help="measure nothing: write the pages from --out")
-    parser.add_argument("--out", type=Path, default=Path("docs/peers.json"), help="JSON file of all results")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/peers.json"), help="JSON file of all results; other data sets in it stay"
+    )
     parser.add_argument("--markdown", type=Path, default=Path("docs/peers.md"), help="page to write")
     parser.add_argument("--update", type=Path, help="Markdown file whose block of peers is replaced by a small table")
     args = parser.parse_args(words)
@@ -272,7 +281,7 @@ def main(words: list[str] | None = None) -> None:
         for entry in bench(args):
             results.append(entry)
             print(entry_text(entry), flush=True)
-        store(args.out, {"machine": machine(), "results": results})
+        store(args.out, {"results": [*results, *kept_results(args.out, results)]})
     content = json.loads(args.out.read_text(encoding="utf-8"))
     with atomic_path(args.markdown) as temporary:
         temporary.write_text(page(content), encoding="utf-8")

@@ -122,8 +122,16 @@ def section(name: str, entries: list[dict]) -> list[str]:
 
 
 def about_text(content: dict) -> str:
-    about, threads = content["machine"], {str(entry["identity"]["threads"]) for entry in content["results"]}
-    return f"{about['cores']} cores ({about['cpu']}), {', '.join(sorted(threads))} threads, Python {about['python']}."
+    """Say on which machine, and by which commit, each data set was measured."""
+    runs: dict[str, list[str]] = {}
+    for name, entries in by_data(content["results"]).items():
+        for entry in (each for each in entries if "values" in each):
+            about, threads = entry["machine"], entry["identity"]["threads"]
+            where = f"{about['cores']} cores ({about['cpu']}), {threads} threads, Python {about['python']}"
+            names = runs.setdefault(f"{where}, commit {about['commit']}", [])
+            if name not in names:
+                names.append(name)
+    return "\n".join(f"- {', '.join(names)}: {where}." for where, names in runs.items())
 
 
 def draw_curves(content: dict, path: Path) -> None:
