@@ -74,6 +74,7 @@ NOT_RUN = {
     "python tools/reproduce.py --data FOLDER --out docs": "takes hours",
     "python tools/bench_dense.py --predict-only --labels 200000 --rows 1000 --repeat 2 --threads 1": "takes a minute",
     "python tools/bench_dense_svd.py --data ../shared/data/bibtex": "takes a minute, on real data",
+    "python tools/bench_labels.py --data FOLDER --labels FILE --threads 1": "takes minutes, on real data",
     "python tools/bench_peers.py": "needs the environments of other tools",
     "python tools/bench_text.py --data train.parquet": "takes a minute, on real data",
     "python tools/bench_text.py --scores FOLDER ... --no-tune --language de": "takes minutes, on real data",

@@ -164,8 +164,7 @@ class TrainConfig:
     epochs: int = setting(3, "passes over the training rows", 1, 100_000)
     members: int = setting(
         1,
-        "models that are trained one after the other, each with `epochs` passes in another order of the rows, and "
-        "averaged into one; 2 gain a little on small or noisy data, and take twice the time",
+        "models of `epochs` passes each, averaged into one; 2 gain a little on small data, at twice the time",
         1,
         100,
     )
