@@ -53,8 +53,15 @@ def test_effort_says_how_many_passes(effort):
 @pytest.mark.parametrize(("effort", "members"), [("quick", (1, 1)), ("normal", (2, 1)), ("best", (4, 2))])
 def test_small_data_are_trained_twice(monkeypatch, effort, members):
     rows = rows_with(3)
-    for n_values, n_members in zip((rows.rows.nnz, rows.rows.nnz - 1), members, strict=True):
-        monkeypatch.setattr(facts, "SMALL", n_values)
+    n_values, n_pairs = rows.rows.nnz, rows.n_rows * int(np.count_nonzero(rows.labels.sum(axis=0)))
+    small, large = members
+    for bounds, n_members in (
+        ((n_values, n_pairs), small),
+        ((n_values - 1, n_pairs), large),
+        ((n_values, n_pairs - 1), large),
+    ):
+        monkeypatch.setattr(facts, "SMALL", bounds[0])
+        monkeypatch.setattr(facts, "SMALL_PAIRS", bounds[1])
         assert tune(rows, settings(effort=effort))[0].train.members == n_members
         assert tune(rows, settings({"members"}, effort=effort, members=7))[0].train.members == 7
 

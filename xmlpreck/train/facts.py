@@ -38,8 +38,9 @@ FEW_ROWS = 20
 # Rows with few labels take larger steps: eta = ETA_LABELS / (labels of a row), within these bounds.
 ETA_LABELS, MIN_ETA, MAX_ETA = 5.3, 0.67, 1.0
 PRUNE = 0.01  # smaller weights are dropped
-# Up to this many values of all rows, training takes seconds, and a second member is worth its time (docs/tuning.md).
-SMALL, SMALL_MEMBERS = 1_000_000, 2
+# Up to this many values, and this many pairs of a row and a label to score, a pass takes well under a second, and a
+# second member is worth its time (docs/tuning.md).
+SMALL, SMALL_PAIRS, SMALL_MEMBERS = 1_000_000, 50_000_000, 2
 CHOSEN = ("algo", "eta", "epochs", "members", "prune")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
 
@@ -61,6 +62,12 @@ def values_per_row(survey: Survey) -> float:
     return float(survey.feature_counts.sum() / max(survey.n_rows, 1))
 
 
+def is_small(survey: Survey) -> bool:
+    """Tell whether a pass over the rows takes well under a second."""
+    n_pairs = survey.n_rows * int(np.count_nonzero(survey.label_counts))
+    return bool(survey.feature_counts.sum() <= SMALL and n_pairs <= SMALL_PAIRS)
+
+
 class Facts:
     """A choice of settings by what the rows are like; see tuning.Tuning for one by trials."""
 
@@ -70,8 +77,9 @@ class Facts:
     def choose(self, survey: Survey) -> dict[str, Any]:
         """Choose the settings that nobody gave."""
         effort = EFFORTS[self.config.train.effort]
-        is_small = self.config.train.effort != "quick" and survey.feature_counts.sum() <= SMALL
-        epochs, members = effort.epochs[self.algo], effort.members * (SMALL_MEMBERS if is_small else 1)
+        epochs, members = effort.epochs[self.algo], effort.members
+        if self.config.train.effort != "quick" and is_small(survey):
+            members *= SMALL_MEMBERS
         eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
         chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "members": members, "prune": PRUNE}
         if self.algo != "hinge":
