@@ -55,13 +55,13 @@ class Host:
         return ["nsenter", "--target", self.first, "--net", "--mount", "--uts", "--pid", "--", *command]
 
     def die(self):
-        """End all processes at once, and the network with them: nobody is told."""
+        """End all processes at once, and the network with them, without a word to the others."""
         self.keeper.kill()
         self.keeper.wait()
 
 
 class Switch:
-    """The process between the hosts, and what it is told."""
+    """The process between the hosts, and the orders it gets."""
 
     def __init__(self, hosts):
         wires = [host.wire for host in hosts]

@@ -10,6 +10,8 @@ from itertools import count
 
 import pytest
 
+from xmlpreck.cli import main
+
 boto3, moto = (pytest.importorskip(name, reason="moto[server] is not installed") for name in ("boto3", "moto.server"))
 
 SECRET = "se/cret"
@@ -127,3 +129,12 @@ def open_store(port, root):
     yield store
     store.ask_for_rights(False)
     store.close()
+
+
+def failure(capsys, *words):
+    """Run a command that must fail, and return its one line, which shows no secret."""
+    assert main(list(words)) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xmlpreck: ")]
+    assert len(lines) == 1
+    assert "cret" not in lines[0]
+    return lines[0]

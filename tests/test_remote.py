@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers import assert_same_dataset, fitted_bits, write_set
-from remote_store import SECRET, moto_server, open_store
+from remote_store import SECRET, failure, moto_server, open_store
 
 from xmlpreck.cli import main
 from xmlpreck.config import InputError, without_secrets
@@ -252,14 +252,6 @@ def test_commands_take_uris(store, data, capsys):
     assert scores["here"] == scores["there"]
     place = json.loads((store.root / "there" / "model" / "model.json").read_text())["data"]
     assert (place["name"], place["place"]) == ("both", without_secrets(store.uri("both")))
-
-
-def failure(capsys, *words):
-    assert main(list(words)) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xmlpreck: ")]
-    assert len(lines) == 1
-    assert "cret" not in lines[0]
-    return lines[0]
 
 
 def test_commands_that_fail_do_so_in_one_line(store, data, capsys):

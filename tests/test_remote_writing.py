@@ -4,7 +4,7 @@ import re
 
 import pytest
 from helpers import assert_same_dataset, write_set
-from remote_store import moto_server, open_store
+from remote_store import failure, moto_server, open_store
 
 from xmlpreck.api import choices
 from xmlpreck.cli import main
@@ -49,14 +49,6 @@ def contents(folder):
 
 def stored(store, prefix):
     return {key.removeprefix(f"{prefix}/"): store.read(key) for key in store.files() if key.startswith(f"{prefix}/")}
-
-
-def failure(capsys, *words):
-    assert main(list(words)) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xmlpreck: ")]
-    assert len(lines) == 1
-    assert "cret" not in lines[0]
-    return lines[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

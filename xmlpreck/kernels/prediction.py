@@ -18,16 +18,11 @@ PROBED = 64
 
 
 @kernel
-def _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels, top_scores):
-    """The best labels of a row by score + bonus (none if it is empty; a label with bonus -inf is never among them)."""
-    if predict_bounded(features, values, weights, bounds, bonus, trial, top_labels, top_scores):
-        return len(top_labels)
-    return _predict_by_all(features, values, weights, bonus, work, top_labels, top_scores)
-
-
-@kernel
 def _predict_by_all(features, values, weights, bonus, work, top_labels, top_scores):
-    """Do what _predict_row does by the scores of all labels."""
+    """Find the best labels of a row by score + bonus, from the scores of all labels.
+
+    `bonus` is empty for none; a label with bonus -inf is never among the best.
+    """
     n_labels = weights.dense_rows.shape[1]
     begin_row(work)
     if len(bonus) > 0:
@@ -113,7 +108,9 @@ def predict_one(features, values, n_given, unit_norm, weights, bounds, trial, bo
         norm = np.sqrt(square) if square > 0 else 1.0
         for i in range(n_given):
             values[i] = values[i] / norm
-    return _predict_row(features, values, weights, bounds, trial, bonus, work, top_labels, top_scores)
+    if predict_bounded(features, values, weights, bounds, bonus, trial, top_labels, top_scores):
+        return len(top_labels)
+    return _predict_by_all(features, values, weights, bonus, work, top_labels, top_scores)
 
 
 @kernel
