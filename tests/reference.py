@@ -205,6 +205,15 @@ def squared_hinge(s, y, n_hard, turn=0, a=None):
     return c
 
 
+def idf_steps(X, power):
+    """c idf_f^(2 power), idf_f = 1 + ln((n + 1) / (n_f + 1)), n_f of the n rows have feature f; the mean of all values
+    of all rows is 1."""
+    counts = [sum(x[f] != 0 for x in X) for f in range(X.shape[1])]
+    steps = [(1 + math.log((len(X) + 1) / (count + 1))) ** (2 * power) for count in counts]
+    mean = sum(count * step for count, step in zip(counts, steps, strict=True)) / sum(counts)
+    return np.array(steps) / mean
+
+
 def spread_out(c, s, y, k):
     """What c lowers, in equal parts on the k best irrelevant labels (all there are, if fewer): same sum."""
     total = -c[c < 0].sum()
@@ -315,15 +324,16 @@ def row_scores(x, W):
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
-          widened=None, n_hard=300, seed=0, passes_before=0):  # fmt: skip
+          widened=None, n_hard=300, seed=0, passes_before=0, feature_steps=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0).
 
     noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
     equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
     a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
     features; the hinge has `n_hard` hard labels, and draws by `seed` and the number of the pass, after `passes_before`
-    of other members, whose turn it is to be one.
+    of other members, whose turn it is to be one; `feature_steps` multiply the steps of each feature.
     """
+    factors = np.ones((X.shape[1], 1)) if feature_steps is None else np.reshape(feature_steps, (-1, 1))
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
@@ -347,7 +357,7 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
                 else:
                     c = step(s, Y[row], rule, k, spread, weights)
                 length = 0.3 * eta_t if rule == "hinge" else eta_t
-                W = W + np.where(allowed, length * np.outer(X[row], c), 0.0)
+                W = W + np.where(allowed, length * factors * np.outer(X[row], c), 0.0)
                 facts[-1] += measured(s, Y[row], rule, k, c)
             W = projected(W, radius)
             if pass_number >= average_from:

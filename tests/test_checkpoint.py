@@ -66,7 +66,7 @@ def dataset(seed=3, **sizes):
         {"tau": 0.4, "average_from": 2},
         {"heldout": 0.2, "prune": 0.05, "average_from": 3},
         {"radius": 0.6, "batch_rows": 1, "average_from": 0},
-        {"widen": True, "average_from": 1},
+        {"widen": True, "average_from": 1, "idf": 1.0},
     ],
     ids=lambda train: "-".join(train),
 )

@@ -308,6 +308,7 @@ def fit_shards(folder, data, config, n_shards, is_lost=lambda method: False, **s
             "favour": st.sampled_from(["top", "tail"]),
             "decay": st.sampled_from(["constant", "sqrt", "linear"]),
             "widen": st.booleans(),
+            "idf": st.sampled_from([0.0, 1.5]),
             "average_from": st.integers(0, 2),
             "batch_rows": st.sampled_from([1, 8, 1000]),
             "block_rows": st.sampled_from([17, 1000]),

@@ -1,11 +1,13 @@
 """Compare settings on held-out training rows, over several seeds; test rows are never read.
 
     python tools/bench_heldout.py --data DIR [DIR ...] --try "" --try "train.algo=hinge train.epochs=3" [--seeds 3]
+        [--binary]
 
 Each --try is one candidate: settings as for --set, separated by blanks, or no-tune; "" is the default. A fifth of the
 training rows (--most at most, the same for all candidates and seeds) is held out; every candidate is tuned and trained
 on the others, once for each seed. Prints the mean of P@1/3/5 and PSP@5 over the seeds, their standard deviation, and
-the seconds of training (wall and CPU; minimum over the seeds).
+the seconds of training (wall and CPU; minimum over the seeds). With --binary every value is 1, as where rows are sets
+of words.
 """
 
 import argparse
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--most", type=int, default=4000, help="held-out rows at most (default: 4000)")
     parser.add_argument("--rows", type=int, default=0, help="take only this many training rows (default: all)")
+    parser.add_argument("--binary", action="store_true", help="set every value of the rows to 1")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
@@ -74,6 +77,8 @@ def main() -> None:
         rows = source.read(0, source.n_rows)
         if args.rows:
             rows = take(rows, np.random.default_rng(1).permutation(rows.n_rows)[: args.rows])
+        if args.binary:
+            rows.rows.data[:] = 1
         trained, heldout = split(rows, args.most)
         print(f"{catalog.describe(data)}: {trained.n_rows:,} rows, {heldout.n_rows:,} held out", flush=True)
         for words in args.tried:

@@ -135,6 +135,7 @@ class LabelShard:
         train, limit = self.config.train, default_limit()
         plan = plan_run(self.support, rows, train, heldout.n_rows > 0, limit, feature_counts, is_dense)
         self.trainer = Trainer(self.support, train, is_dense=is_dense)
+        self.trainer.scale_features(feature_counts[: self.source.n_features], rows.n_rows)
         self.support = no_weights(0, 0)
         return this_node(), plan
 

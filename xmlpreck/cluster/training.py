@@ -36,11 +36,12 @@ from xmlpreck.model.layout import have_dense_rows, with_dense_rows
 from xmlpreck.model.model import BLOCK_ROWS
 from xmlpreck.train import PassFacts, Plan, PreparedRows, Safety, TrainingError, format_bytes
 from xmlpreck.train.checkpoint import Saved, read_arrays
+from xmlpreck.train.emphasis import tail_weights
 from xmlpreck.train.keeper import Keeper, identity_of
 from xmlpreck.train.passes import Cursor
 from xmlpreck.train.room import open_training_rows
 from xmlpreck.train.run import OnPass, run_info, run_passes
-from xmlpreck.train.trainer import pass_settings, tail_weights
+from xmlpreck.train.trainer import pass_settings
 
 # Parts in which a batch is proposed: while the driver merges one, the shards score the next.
 PARTS_A_BATCH = 2

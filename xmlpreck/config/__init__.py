@@ -199,6 +199,12 @@ class TrainConfig:
     widen: bool = setting(
         False, "after two passes let the top negative of each row use the row's features; helps rare labels"
     )
+    idf: float = setting(
+        0.0,
+        "scale features by this power of their idf while training; 1 suits counts and 0/1 values, 0 tf-idf",
+        0,
+        10,
+    )
     centroid: float = setting(
         1.0, "initial weights: this multiple of the label's mean row; 0 = zeros, as in the paper", 0, 1e30
     )

@@ -73,6 +73,7 @@ class Learner(NamedTuple):
     dense_mask: np.ndarray  # (n_dense, ceil(n_labels / 8)) uint8: bit = this label may use this feature
     dense_sums: np.ndarray  # like weights.dense_rows: sum of elapsed * step (lazy averaging)
     sums: np.ndarray  # like weights.values
+    feature_steps: np.ndarray  # (n_features): factor of a feature's steps
     clock: np.ndarray  # float64, indexed by STEPS, SCALE, ELAPSED, AVERAGED
     norms: np.ndarray  # (FEATURE_GROUPS) float64: squared norm of weights, kept only when there is a radius
 

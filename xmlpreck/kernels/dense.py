@@ -236,7 +236,7 @@ def apply_shared(part, n_parts, start, size, n_shared, rows, order, learner, n_f
         d = weights.dense_of[f]
         grown = 0.0
         for slot in range(size):
-            value = rows.values[rows.offsets[order[start + slot] + 1] - n_shared + j]
+            value = rows.values[rows.offsets[order[start + slot] + 1] - n_shared + j] * learner.feature_steps[f]
             for p in range(batch.n_pairs[slot]):
                 label, step = batch.pair_labels[slot, p], batch.pair_steps[slot, p] * value
                 if label >= n_frozen and learner.dense_mask[d, label >> 3] >> (label & 7) & 1:

@@ -47,10 +47,10 @@ MIN_SCALE = 1e-3
 
 @kernel
 def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps, n_frozen):
-    """weights[f, l] += step_l * x_f within the support, for one part of the features; sums for the lazy average.
+    """weights[f, l] += step_l * x_f * feature_steps[f] within the support, for one part of the features.
 
-    A part is a range of groups of features, group = f % FEATURE_GROUPS. Labels ascend; those with an id below n_frozen
-    do not change.
+    The sums of the lazy average take `elapsed` times as much. A part is a range of groups of features, group =
+    f % FEATURE_GROUPS. Labels ascend; those with an id below n_frozen do not change.
     """
     first_group, last_group = part * FEATURE_GROUPS // n_parts, (part + 1) * FEATURE_GROUPS // n_parts
     weights, scored_rows = learner.weights, learner.scored.dense_rows
@@ -62,8 +62,9 @@ def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps
         d = weights.dense_of[f]
         grown = 0.0
         p, stop = weights.offsets[f], weights.offsets[f + 1]
+        value = values[i] * learner.feature_steps[f]
         for j in range(len(labels)):  # no slices: they contend on atomic reference counts
-            label, step = labels[j], steps[j] * values[i]
+            label, step = labels[j], steps[j] * value
             if label < n_frozen:
                 continue
             if d >= 0:
@@ -94,7 +95,7 @@ def _relevance_of(row, rows):
 
 @kernel
 def add_centroids(thread, n_threads, rows, learner, shares):
-    """w_l += shares[l] * r * x for every row x and each of its labels l, of relevance r, within the support."""
+    """Let every row x take the step shares[l] * r of each of its labels l, of relevance r, see apply_steps."""
     for row in range(len(rows.offsets) - 1):
         first, last = rows.offsets[row], rows.offsets[row + 1]
         relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]

@@ -1,14 +1,17 @@
 """The rule and its settings by facts of the rows: no trials, no cost (docs/tuning.md)."""
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from xmlpreck.config import BOTH, RunConfig, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.data.survey import Survey
 from xmlpreck.train.dense_facts import suit_dense_rows
+from xmlpreck.train.emphasis import idf
 from xmlpreck.train.record import Record
 from xmlpreck.train.safety import Safety
 from xmlpreck.train.trainer import WIDENED_PASS
@@ -41,7 +44,10 @@ PRUNE = 0.01  # smaller weights are dropped
 # Up to this many values, and this many pairs of a row and a label to score, a pass takes well under a second, and a
 # second member is worth its time (docs/tuning.md).
 SMALL, SMALL_PAIRS, SMALL_MEMBERS = 1_000_000, 50_000_000, 2
-CHOSEN = ("algo", "eta", "epochs", "members", "prune")
+# Values rise with the rarity of their features in tf-idf, and hardly in counts: below this slope, where features differ
+# in rarity by this spread (see rarity_of_values), training scales them by IDF (docs/tuning.md).
+MAX_SLOPE, MIN_SPREAD, IDF = 0.4, 0.3, 1.0
+CHOSEN = ("algo", "eta", "epochs", "members", "prune", "idf")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
 
 
@@ -50,6 +56,34 @@ def suit_the_hinge(rows: Dataset) -> bool:
     is_labelled = np.diff(rows.labels.indptr) > 0
     n_values, n_rows = int(np.diff(rows.rows.indptr)[is_labelled].sum()), int(np.count_nonzero(is_labelled))
     return n_rows > 0 and (rows.labels.nnz >= MANY_LABELS * n_rows or n_values >= MANY_VALUES * n_rows)
+
+
+class Rarity(NamedTuple):
+    """How the values of rows follow the idf of their features, both as logarithms, within rows."""
+
+    slope: float  # of a value over the idf: about 1 for tf-idf, 0 for counts and for values that are all the same
+    spread: float  # standard deviation of the idf: 0 where all features are equally rare
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether features differ in rarity, and values do not say so."""
+        return self.slope < MAX_SLOPE and self.spread >= MIN_SPREAD
+
+
+def rarity_of_values(rows: csr_array) -> Rarity:
+    """Measure how the values of rows follow the rarity of their features among these rows."""
+    n_rows, is_value = rows.shape[0], rows.data != 0
+    features, row_ids = rows.indices[is_value], np.repeat(np.arange(n_rows), np.diff(rows.indptr))[is_value]
+    feature_counts, lengths = np.bincount(features, minlength=rows.shape[1]), np.bincount(row_ids, minlength=n_rows)
+
+    def within_rows(numbers: np.ndarray) -> np.ndarray:
+        means = np.bincount(row_ids, numbers, n_rows) / np.maximum(lengths, 1)
+        return numbers - means[row_ids]
+
+    rarity = within_rows(np.log(idf(feature_counts, n_rows))[features])
+    sizes = within_rows(np.log(np.abs(rows.data[is_value].astype(np.float64))))
+    square = float(rarity @ rarity)
+    return Rarity(float(sizes @ rarity) / square if square else 0.0, math.sqrt(square / max(len(rarity), 1)))
 
 
 def labels_per_row(survey: Survey) -> float:
@@ -71,8 +105,10 @@ def is_small(survey: Survey) -> bool:
 class Facts:
     """A choice of settings by what the rows are like; see tuning.Tuning for one by trials."""
 
-    def __init__(self, config: RunConfig, algo: str) -> None:
+    def __init__(self, config: RunConfig, algo: str, some_rows: csr_array) -> None:
+        """Choose settings for a rule; `some_rows` are a sample of the rows."""
         self.config, self.algo = config, algo
+        self.rarity = rarity_of_values(some_rows[:, : some_rows.shape[1] - config.rows.n_dense])
 
     def choose(self, survey: Survey) -> dict[str, Any]:
         """Choose the settings that nobody gave."""
@@ -82,6 +118,7 @@ class Facts:
             members *= SMALL_MEMBERS
         eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
         chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "members": members, "prune": PRUNE}
+        chosen["idf"] = IDF if self.rarity.is_missing else 0.0
         if self.algo != "hinge":
             n_labels = max(int(np.count_nonzero(survey.label_counts)), 1)
             has_pass = replace(self.config.train, **self._not_given(chosen)).n_passes >= WIDENED_PASS
@@ -114,7 +151,12 @@ class Facts:
             "heldout_rows": 0,
             "budget": 0.0,
             "spent": 0.0,
-            "facts": {"labels_per_row": labels_per_row(self.survey), "values_per_row": values_per_row(self.survey)},
+            "facts": {
+                "labels_per_row": labels_per_row(self.survey),
+                "values_per_row": values_per_row(self.survey),
+                "slope_over_idf": self.rarity.slope,
+                "spread_of_idf": self.rarity.spread,
+            },
             "fixed": {name: getattr(train, name) for name in LISTED if name in self.config.fixed},
             "rungs": [],
             "history": [],

@@ -65,6 +65,7 @@ def fit(
         on_plan(plan if saved else timed(room, config))
     trainer = Trainer(room.take_support(), train)
     trainer.favour_tail(survey.label_counts, survey.n_rows)
+    trainer.scale_features(survey.feature_counts, survey.n_rows)
     cut = None if plan.cut is None else list(plan.cut)
     keeper = Keeper(trainer, identity_of(config, survey.to_dict()) | {"cut": cut}, safety, tuning)
     if saved is not None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from xmlpreck import metrics
 from xmlpreck.config import STEP_DECAYS, InputError, TrainConfig
 from xmlpreck.data.formats import Dataset
 from xmlpreck.files.progress import progress_bar
@@ -34,11 +33,9 @@ from xmlpreck.kernels.rules import HARDEST, MIN_HARDEST, RULES
 from xmlpreck.kernels.threads import STOPPED, run_team
 from xmlpreck.model import all_sparse, lay_out, rounded
 from xmlpreck.train.checkpoint import write_arrays
+from xmlpreck.train.emphasis import idf_steps, tail_weights
 from xmlpreck.train.passes import Cursor, PassFacts, PreparedRows, shuffled_blocks
 from xmlpreck.train.support import find_support, support_of_hardest, union_of
-
-# A label counts as its inverse propensity to this power, where training favours the tail (docs/tail.md).
-TAIL_POWER = 0.5
 
 NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 
@@ -165,10 +162,16 @@ class Trainer:
             return
         self.label_weights = tail_weights(label_counts, n_rows).astype(self.label_weights.dtype)
 
+    def scale_features(self, feature_counts: np.ndarray, n_rows: int) -> None:
+        """With idf > 0, let every feature step by its idf_steps; the bias, behind the counted ones, by 1."""
+        if self.config.idf:
+            self.learner.feature_steps[: len(feature_counts)] = idf_steps(feature_counts, n_rows, self.config.idf)
+
     def start_at_centroids(self, rows: PreparedRows, relevance_sums: np.ndarray) -> None:
         """w_l = centroid * sum of r x / (sum of r + 1) over the label's rows x, of relevance r (1 unless data say so).
 
-        `relevance_sums` are the sums of r. A rare label thus does not have to wait for its rows.
+        A feature counts by its factor of steps, see scale_features. `relevance_sums` are the sums of r. A rare label
+        thus does not have to wait for its rows.
         A perceptron starts at 0: its steps are of length 1, whatever the length of the rows.
         """
         if not self.config.centroid or not self.config.has_eta:
@@ -357,15 +360,6 @@ def _are_legal(name: str, saved: np.ndarray, n_labels: int) -> bool:
     return is_finite and (name != "clock" or bool((saved >= 0).all() and saved[SCALE] > 0))
 
 
-def tail_weights(label_counts: np.ndarray, n_rows: int) -> np.ndarray:
-    """a_l = c q_l^TAIL_POWER, q_l the inverse propensity of a label.
-
-    c makes the mean over all relevant labels of all rows 1, so that eta keeps its meaning.
-    """
-    weights = metrics.inverse_propensities(label_counts, n_rows, *metrics.PROPENSITY) ** TAIL_POWER
-    return weights / np.average(weights, weights=label_counts)
-
-
 def pass_share(decay: str, number: int, n_passes: int) -> float:
     """The factor of eta in pass `number`; passes beyond the last are like it."""
     return (n_passes + 1 - min(number, n_passes)) / n_passes if decay == "linear" else 1.0
@@ -407,6 +401,7 @@ def new_learner(start: Weights, is_dense: np.ndarray | None = None) -> Learner:
         dense_mask=mask,
         dense_sums=np.zeros_like(weights.dense_rows),
         sums=np.zeros_like(weights.values),
+        feature_steps=np.ones(len(weights.dense_of), weights.values.dtype),
         clock=np.array(NEW_CLOCK),
         norms=norms,
     )

@@ -62,6 +62,7 @@ class Sample:
     def __init__(self, source: RowSource, config: RunConfig) -> None:
         self.rows = PreparedRows(source, config.rows, config.train.block_rows)
         self.label_counts, self.relevance_sums = np.zeros(source.n_labels, np.int64), np.zeros(source.n_labels)
+        self.feature_counts = np.zeros(source.n_features, np.int64)
         blocks = (block for _, block in self.rows.blocks(range(self.rows.n_blocks), self._count))
         self.support: Weights = find_support(blocks, self.rows.n_features, self.rows.n_labels, config.train.n_threads)
 
@@ -69,6 +70,7 @@ class Sample:
         ids, n_labels = block.labels.indices, len(self.label_counts)
         self.label_counts += np.bincount(ids, minlength=n_labels)
         self.relevance_sums += np.bincount(ids, block.labels.data, n_labels)
+        self.feature_counts += np.bincount(block.rows.indices, minlength=len(self.feature_counts))
 
     def peak_bytes(self, train: TrainConfig) -> int:
         """Plan the largest trial on these rows: a run that is scored and pruned, beside the support."""
@@ -79,6 +81,7 @@ class Sample:
     def train(self, config: RunConfig, after_pass: Callable[[Trainer], None], pause: Callable[[], None]) -> None:
         trainer = Trainer(self.support._replace(values=np.zeros_like(self.support.values)), config.train)
         trainer.favour_tail(self.label_counts, self.rows.n_rows)
+        trainer.scale_features(self.feature_counts, self.rows.n_rows)
         trainer.start_at_centroids(self.rows, self.relevance_sums)
         for _ in range(config.train.epochs):
             trainer.run_pass(self.rows, pause=pause)

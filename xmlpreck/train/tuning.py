@@ -358,20 +358,26 @@ def open_tuning(source: RowSource, config: RunConfig) -> Tuning | Facts | str:
     if (reason := reason_not_to_tune(source, config)) is not None:
         return f"not tuned: {reason}"
     if train.algo not in PAPER_RULES:
-        return Facts(config, train.algo)
+        return Facts(config, train.algo, _some_rows(source, train.seed).rows)
     if not config.fixed & {"algo", *RANKING}:
-        n_rows = min(source.n_rows, MAX_HELDOUT)
-        some = np.sort(np.random.default_rng([train.seed, 2]).permutation(source.n_rows)[:n_rows])
-        if suit_the_hinge(Subset(source, some).read(0, n_rows)):
-            return Facts(config, "hinge")
+        some = _some_rows(source, train.seed)
+        if suit_the_hinge(some):
+            return Facts(config, "hinge", some.rows)
         if source.n_rows >= MIN_ROWS or train.effort == "quick":
-            return Facts(config, EFFORTS[train.effort].short_rows)
+            return Facts(config, EFFORTS[train.effort].short_rows, some.rows)
     if train.effort == "quick":
         return "not tuned: there are no trials with train.effort quick"
     if source.n_rows < MIN_ROWS:
         return f"not tuned: {source.n_rows:,} rows are fewer than {MIN_ROWS:,}, too few to tell what suits them"
     tuning = Tuning(source, config)
     return tuning if tuning.can_judge else "not tuned: no row of those held out has a label"
+
+
+def _some_rows(source: RowSource, seed: int) -> Dataset:
+    """Draw the rows, MAX_HELDOUT at most, whose facts say what suits all."""
+    n_rows = min(source.n_rows, MAX_HELDOUT)
+    drawn = np.sort(np.random.default_rng([seed, 2]).permutation(source.n_rows)[:n_rows])
+    return Subset(source, drawn).read(0, n_rows)
 
 
 def open_record(safety: Safety) -> Record:

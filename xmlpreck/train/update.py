@@ -45,6 +45,7 @@ def update(
     trainer.grow(rows, survey.add)
     survey.check_labels()
     trainer.favour_tail(survey.label_counts, survey.n_rows)
+    trainer.scale_features(survey.feature_counts, survey.n_rows)
     history = list(scorer.info.get("history", []))
     for _ in range(config.train.epochs):
         facts = trainer.run_pass(rows, progress)

@@ -54,6 +54,7 @@ class TrainingParameters(BaseEstimator):
     spread: bool | None = None
     negatives: int | None = None
     widen: bool | None = None
+    idf: float | None = None
     centroid: float | None = None
     average_from: int | None = None
     batch_rows: int | None = None
