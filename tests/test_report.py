@@ -364,6 +364,18 @@ def test_files_alone_need_data_and_files_of_texts_a_model(tmp_path, monkeypatch,
     assert "name the model whose labels were predicted among the runs" in capsys.readouterr().err
 
 
+def test_a_file_of_rows_alone_takes_frequencies_from_the_rows_that_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("0:1 1:0.5\n1:1 0:0.5\n")
+    Path("test.txt").write_text("2 2 2\n0 0:1\n1 1:1\n")
+    Path("train.txt").write_text("3 2 2\n0 0:1\n0 1:1\n1 1:1\n")
+    assert main(["report", "p.txt", "--data", "test.txt"]) == 0
+    assert "name them by --train" in capsys.readouterr().err
+    assert "PSP@1" not in Path("report.html").read_text()
+    assert main(["report", "p.txt", "--data", "test.txt", "--train", "train.txt"]) == 0
+    assert "PSP@1" in Path("report.html").read_text()
+
+
 def test_passes_without_held_out_rows_are_left_out_of_their_picture():
     """An update goes on without any."""
     source = small_data()

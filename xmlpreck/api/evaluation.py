@@ -339,6 +339,7 @@ def report(
     out: str | Path = "report.html",
     data: DataLocation | str | None = None,
     *,
+    train: str | None = None,
     fix: bool = False,
     n_threads: int = 0,
     note: Note = log.info,
@@ -347,7 +348,8 @@ def report(
     """Write one HTML page on model directories and prediction files of any tool; returns the number of rows.
 
     `data` are the rows to score (a path means its test split); None: the test rows beside those that the first model
-    was trained on. `fix` repairs bad predictions, as `evaluate` does.
+    was trained on. `train` are training rows, for label frequencies (None: those beside `data`). `fix` repairs bad
+    predictions, as `evaluate` does.
     """
     from xmlpreck.evaluation import report as pages
 
@@ -376,7 +378,7 @@ def report(
     opened = [pages.Run(name, scorers[str(run)]) for name, run in zip(names, runs, strict=True)]
     # A model knows the labels of raw text; rows of numbers need none for that.
     of_text = model if model is not None and model.vectorizer is not None else None
-    training = count_training(location, rows, of_text, note=note, progress=progress)
+    training = count_training(location, rows, of_text, EvaluationOptions(train=train), note, progress)
     scored = pages.ScoredRows(
         location.name,
         location.split,

@@ -8,6 +8,7 @@ from xmlpreck.cli.options import (
     add_command,
     add_engine_options,
     add_split_and_threads,
+    add_training_rows,
     engine_of,
     location_of,
     note,
@@ -31,9 +32,7 @@ def add_evaluation_options(command: argparse.ArgumentParser) -> None:
         help="definitions of repository, pyxclib, napkinxc or rp, where tools differ (default: repository)",
     )
     command.add_argument("--drop-empty", action="store_true", help="leave out rows without labels")
-    command.add_argument(
-        "--train", metavar="PATH", help="training rows, for label frequencies (default: those of --data)"
-    )
+    add_training_rows(command)
     command.add_argument(
         "--propensity", metavar="A,B", help="constants of the propensities (default: of the data's card, else 0.55,1.5)"
     )

@@ -110,6 +110,12 @@ def add_split(command: argparse.ArgumentParser, default: str) -> None:
     command.add_argument("--split", default=default, help=f"train or test rows of the data (default: {default})")
 
 
+def add_training_rows(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--train", metavar="PATH", help="training rows, for label frequencies (default: those of --data)"
+    )
+
+
 def add_split_and_threads(command: argparse.ArgumentParser, split: str) -> None:
     add_split(command, split)
     add_threads(command)
