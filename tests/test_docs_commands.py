@@ -74,6 +74,9 @@ NOT_RUN = {
     "python tools/reproduce.py --data FOLDER --out docs": "takes hours",
     "python tools/bench_dense.py --predict-only --labels 200000 --rows 1000 --repeat 2 --threads 1": "takes a minute",
     "python tools/bench_dense_svd.py --data ../shared/data/bibtex": "takes a minute, on real data",
+    "python tools/bench_heldout.py --data bibtex delicious --try train.idf=0 --try train.idf=1 --seeds 5": "real data",
+    "python tools/bench_heldout.py --binary --rows 16000 --most 3000 --data … --try train.idf=0 --try train.idf=1 "
+    "--seeds 2": "takes minutes, on real data",
     "python tools/bench_labels.py --data FOLDER --labels FILE --threads 1": "takes minutes, on real data",
     "python tools/bench_peers.py": "needs the environments of other tools",
     "python tools/bench_text.py --data train.parquet": "takes a minute, on real data",

@@ -99,6 +99,57 @@ print(out.tolist(), found, hits)
 """
 
 
+TOGETHER = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from xmlpreck.kernels import patterns, ranking
+from xmlpreck.kernels.caching import on_compilation
+said = []
+with on_compilation(lambda: said.append(1)):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    patterns.rows_rise(np.array([0, 2]), np.array([3, 5], np.int32), 9)
+    ranking.mark_hits(np.array([[4, 5]], np.int32), np.array([0, 1]), np.array([5], np.int32), np.zeros((1, 2), bool))
+print(*(sum(one.stats.cache_misses.values()) for one in (patterns.rows_rise, ranking.mark_hits)), len(said))
+"""
+
+
+def test_processes_that_start_together_compile_once(package, tmp_path):
+    """One compiles a kernel, and the others wait for it."""
+    words = [sys.executable, "-c", TOGETHER, str(package)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(words, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, **pipes) for _ in range(4)]
+    for process in started:
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    ended = [process.communicate()[0] for process in started]
+    assert all(process.returncode == 0 for process in started)
+    counts = [list(map(int, printed.split())) for printed in ended]
+    assert [sum(column) for column in zip(*counts, strict=True)][:2] == [1, 1]
+    assert all(n_said == 1 for *misses, n_said in counts if any(misses))
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_lock_that_nobody_gives_back_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    """To wait for another process is said, as compiling is."""
+    monkeypatch.setattr(caching, "MAX_WAIT", 0.05)
+    said = []
+    with caching.on_compilation(lambda: said.append(True)):
+        held = caching._open_lock(tmp_path / "a.lock")
+        assert held is not None
+        assert said == []
+        assert caching._open_lock(tmp_path / "a.lock") is None
+        assert said == [True]
+    os.close(held)
+    again = caching._open_lock(tmp_path / "a.lock")
+    assert again is not None
+    os.close(again)
+    assert caching._open_lock(tmp_path / "none" / "a.lock") is None
+
+
 @pytest.fixture
 def editable(tmp_path):
     """A copy of the kernels that may be edited; compiled code is kept beside it."""

@@ -273,7 +273,7 @@ def open_training(
     location = locate(data)
     rows: Any = data  # the other kinds of data have a location
     vectorizer = None
-    with on_compilation(lambda: listener.note("compiling kernels (once after an installation, about 30 s)")):
+    with on_compilation(lambda: listener.note("compiling kernels (once after an installation, about a minute)")):
         if location is not None:
             rows, vectorizer = location.learn(settings.text, listener.note, progress, settings.train.threads, memory)
             if (found := location.open_dense(progress)) is not None:

@@ -3,7 +3,15 @@
 import argparse
 from typing import Any
 
-from xmlpreck.cli.options import add_command, add_split_and_threads, add_training_rows, location_of, note, show, whole_number
+from xmlpreck.cli.options import (
+    add_command,
+    add_split_and_threads,
+    add_training_rows,
+    location_of,
+    note,
+    show,
+    whole_number,
+)
 
 
 def add_report(commands: Any) -> None:

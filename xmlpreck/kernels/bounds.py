@@ -63,7 +63,7 @@ def find_bounds(weights: Weights) -> Bounds:
     n_groups = -(-n_labels // (GROUP_LABELS * BLOCK)) * BLOCK
     highest = np.zeros((np.count_nonzero(is_common), n_groups), np.float32)
     sizes = np.zeros(len(row_of), np.float32)
-    _fill_bounds(weights, row_of, highest, sizes)
+    fill_bounds(weights, row_of, highest, sizes)
     return Bounds(row_of, highest, sizes)
 
 
@@ -87,7 +87,7 @@ def new_trial(bounds: Bounds, bonus: np.ndarray, dtype: Any) -> Trial:
 
 
 @kernel
-def _fill_bounds(weights, row_of, highest, sizes):
+def fill_bounds(weights, row_of, highest, sizes):
     n_labels, n_groups = weights.dense_rows.shape[1], highest.shape[1]
     for f in range(len(row_of)):
         d, row = weights.dense_of[f], row_of[f]

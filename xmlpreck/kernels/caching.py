@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,14 @@ import numpy as np
 from numba.core import event
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FOLDER = Path(__file__).parent
+WAITING = "xmlpreck:waiting"  # numba's event for the time in which another process compiles a kernel
+MAX_WAIT = 300.0  # seconds for one kernel; then it is compiled here, too
 
 
 def hash_sources(folder: Path = FOLDER) -> str:
@@ -111,8 +119,61 @@ class _Impl(FunctionCache._impl_class):
     _locator_classes = (*map(_stamped, FunctionCache._impl_class._locator_classes), _PrivateLocator)
 
 
+def _take_lock(lock: int) -> bool:
+    """Lock an open file, unless another process has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open_lock(path: Path) -> int | None:
+    """Lock a file, waiting for the process that has it, MAX_WAIT seconds at most; None where that cannot be."""
+    if fcntl is None:
+        return None
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # a read-only folder: everybody compiles for himself
+        return None
+    is_mine, ends = False, time.monotonic() + MAX_WAIT
+    try:
+        if not (is_mine := _take_lock(lock)):
+            with event.trigger_event(WAITING):
+                while not is_mine and time.monotonic() < ends:
+                    time.sleep(0.02)
+                    is_mine = _take_lock(lock)
+    except OSError:  # a file system without locks
+        pass
+    finally:
+        if not is_mine:
+            os.close(lock)
+    return lock if is_mine else None
+
+
 class _KernelCache(FunctionCache):
+    """Processes that start together, such as workers of a server, compile each kernel once: the others wait for it."""
+
     _impl_class = _Impl
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.locks: dict[Any, int] = {}  # of what this process is compiling, by signature
+
+    def _lock_path(self, sig: Any) -> Path:
+        signature = hashlib.sha256(f"{STAMP} {sig}".encode()).hexdigest()[:16]
+        return Path(self.cache_path) / f"{self._impl.filename_base}.{signature}.lock"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load machine code, or return None: then it is to be compiled here."""
+        found = super().load_overload(sig, target_context)
+        if found is None and sig not in self.locks and (lock := _open_lock(self._lock_path(sig))) is not None:
+            found = super().load_overload(sig, target_context)  # who had the lock may have compiled it
+            if found is None:
+                self.locks[sig] = lock
+            else:
+                os.close(lock)
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, unless the folder is read-only: then it is compiled for this run only."""
@@ -121,11 +182,18 @@ class _KernelCache(FunctionCache):
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
+        finally:
+            if (lock := self.locks.pop(sig, None)) is not None:
+                self._lock_path(sig).unlink(missing_ok=True)
+                os.close(lock)
 
 
 @contextmanager
 def on_compilation(call: Callable[[], None]) -> Iterator[None]:
-    """Call once, when the first kernel is compiled and not loaded from the cache, until the block ends."""
+    """Call once, when the first kernel is compiled and not loaded from the cache, until the block ends.
+
+    To wait for another process that compiles it counts as well.
+    """
 
     class First(event.Listener):
         is_over = False
@@ -138,12 +206,17 @@ def on_compilation(call: Callable[[], None]) -> Iterator[None]:
         def on_end(self, event: event.Event) -> None:
             pass
 
-    with event.install_listener("numba:compile", First()):
+    first = First()
+    with event.install_listener("numba:compile", first), event.install_listener(WAITING, first):
         yield
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function that runs without the GIL, and keep its machine code on disk."""
-    compiled = numba.njit(nogil=True)(function)
+    """Compile a function that runs without the GIL, and keep its machine code on disk.
+
+    One with a leading underscore is for other kernels only: without a way in from Python it is compiled sooner.
+    """
+    is_inner = function.__name__.startswith("_")
+    compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=is_inner)(function)
     compiled._cache = _KernelCache(function)
     return compiled
