@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,8 @@ class _KernelCache(FunctionCache):
                 raise
         finally:
             if (lock := self.locks.pop(sig, None)) is not None:
-                self._lock_path(sig).unlink(missing_ok=True)
+                with suppress(OSError):  # gone, or the folder has become read-only
+                    self._lock_path(sig).unlink()
                 os.close(lock)
 
 
