@@ -36,15 +36,6 @@ LONG = (
 )  # fmt: skip
 
 
-# Tests start processes and wait for them half of the time: two workers for each core.
-WORKERS_A_CORE = 2
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config):
-    return WORKERS_A_CORE * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-
-
 def scope_of(nodeid):
     """Name what must be on one worker with this test."""
     if any(part in nodeid for part in RAY):
