@@ -249,6 +249,9 @@ def eta_at(eta, decay, t, pass_number, n_passes):
     return {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay]
 
 
+OUT_OF_SIGHT = -1e9  # the score of a label that a row is not compared with
+
+
 def hardest_label(s, y):
     """The irrelevant label with the highest score, the lower one of equals; None if the row has none, or no label."""
     irrelevant = [label for label in range(len(s)) if not y[label]]
@@ -324,20 +327,21 @@ def row_scores(x, W):
 
 def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0, average_from=1, noise=None,
           restrict=True, label_weights=None, relevance=None, start=None, spread=False, cut=False,
-          widened=None, n_hard=300, seed=0, passes_before=0, feature_steps=None):  # fmt: skip
+          widened=None, remember=0, n_hard=300, seed=0, passes_before=0, feature_steps=None):  # fmt: skip
     """One pass for each row order in `orders`, from W = `start` (None = 0).
 
     noise(pass_number, row) is added to a row's scores; with `spread` an SGD rule lowers the k best irrelevant labels by
     equal parts; with `cut` rows are scored with W cut to bfloat16; `relevance` (rows, labels) multiplies the weights of
     a row's labels; from pass `widened` on the label that was the hardest for a row in the pass before may use its
-    features; the hinge has `n_hard` hard labels, and draws by `seed` and the number of the pass, after `passes_before`
-    of other members, whose turn it is to be one; `feature_steps` multiply the steps of each feature.
+    features; with `remember` a row has no labels from pass 3 on but its own and that many of its hardest in pass 2; the
+    hinge has `n_hard` hard labels, and draws by `seed` and the number of the pass, after `passes_before` of other
+    members, whose turn it is to be one; `feature_steps` multiply the steps of each feature.
     """
     factors = np.ones((X.shape[1], 1)) if feature_steps is None else np.reshape(feature_steps, (-1, 1))
     W = np.zeros((X.shape[1], Y.shape[1])) if start is None else np.array(start, dtype=float)
     W_sum, n_summed, t = np.zeros(W.shape), 0, 0
     allowed = support(X, Y) if restrict else np.ones(W.shape, dtype=bool)
-    facts, hardest, orders = [], {}, list(orders)
+    facts, hardest, remembered, orders = [], {}, {}, list(orders)
     for pass_number, order in enumerate(orders, start=1):
         facts.append(np.zeros(3))
         if pass_number == widened:
@@ -350,6 +354,10 @@ def train(X, Y, *, rule, k, orders, batch_rows, eta, decay="linear", radius=0.0,
                 s = row_scores(X[row], W_before) + (0.0 if noise is None else noise(pass_number, row))
                 if pass_number + 1 == widened:
                     hardest[row] = hardest_label(s, Y[row])
+                if remember and pass_number == 2:
+                    remembered[row] = [label for label in negatives(s, Y[row]) if s[label] > 0][:remember]
+                elif remember and pass_number > 2:
+                    s = np.where(Y[row] | np.isin(np.arange(len(s)), remembered[row]), s, OUT_OF_SIGHT)
                 weights = pair_weights(row, label_weights, relevance)
                 if rule == "hinge":
                     key = pass_key(seed, passes_before + pass_number)

@@ -25,6 +25,7 @@ class Chosen(NamedTuple):
     batch: Batch
     n_labels_of: np.ndarray  # (n_rows): how many relevant labels each row has
     hardest: np.ndarray  # (n_rows) int32: its best irrelevant label; -1 = none
+    remembered: np.ndarray  # (n_rows, settings.n_remembered) int32: its best ones above 0, ascending, -1 in front
 
 
 def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Chosen:
@@ -37,12 +38,17 @@ def choose(proposals: list[Proposals], settings: Settings, n_batches: int) -> Ch
     batch = new_batch(n_rows, max(n_rows, 1), max_pairs(settings, max_labels))
     label_shards.choose_rows(merged, settings, float(n_batches), batch)
     has_hardest = (n_labels_of > 0) & (merged.n_neg > 0)
-    return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1))
+    found = slice(0, settings.n_remembered)
+    is_found = (np.arange(settings.n_remembered) < merged.n_neg[:, None]) & (merged.neg[:, found] > 0)
+    is_found &= n_labels_of[:, None] > 0
+    remembered = np.sort(np.where(is_found, merged.neg_labels[:, found], -1), axis=1)
+    return Chosen(batch, n_labels_of, np.where(has_hardest, merged.neg_labels[:, 0], -1), remembered)
 
 
 def split_pairs(chosen: Sequence[Chosen], ranges: Sequence[range]) -> list[Pairs]:
-    """Divide the steps and the hardest labels of rows among the shards."""
+    """Divide the steps, the hardest and the remembered labels of rows among the shards."""
     batches, hardest = [each.batch for each in chosen], np.concatenate([each.hardest for each in chosen])
+    remembered = np.concatenate([each.remembered for each in chosen])
     n_pairs = np.concatenate([batch.n_pairs[: len(batch.updated)] for batch in batches])
     is_pair = [np.arange(batch.pair_labels.shape[1]) < batch.n_pairs[:, None] for batch in batches]
     labels = np.concatenate([batch.pair_labels[mask] for batch, mask in zip(batches, is_pair, strict=True)])
@@ -54,8 +60,26 @@ def split_pairs(chosen: Sequence[Chosen], ranges: Sequence[range]) -> list[Pairs
         counts = np.bincount(row_of[mine], minlength=len(n_pairs))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         hardest_here = np.where((hardest >= shard.start) & (hardest < shard.stop), hardest - shard.start, -1)
-        found.append(Pairs(offsets, labels[mine] - np.int32(shard.start), steps[mine], hardest_here.astype(np.int32)))
+        found.append(
+            Pairs(
+                offsets,
+                labels[mine] - np.int32(shard.start),
+                steps[mine],
+                hardest_here.astype(np.int32),
+                _remembered_here(remembered, shard),
+            )
+        )
     return found
+
+
+def _remembered_here(remembered: np.ndarray, shard: range) -> np.ndarray:
+    """Return the ascending labels of each row that are a shard's, by their ids there, with -1 behind them."""
+    is_here = (remembered >= shard.start) & (remembered < shard.stop)
+    here = np.full((len(remembered), int(is_here.sum(axis=1).max(initial=0))), -1, np.int32)
+    rows, columns = np.nonzero(is_here)
+    index = (np.cumsum(is_here, axis=1) - 1)[rows, columns]
+    here[rows, index] = remembered[rows, columns] - shard.start
+    return here
 
 
 def join_labels(parts: Sequence[dict[str, np.ndarray]], ranges: Sequence[range]) -> Weights:

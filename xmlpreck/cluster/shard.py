@@ -40,6 +40,7 @@ class Pairs(NamedTuple):
     labels: np.ndarray  # int32
     steps: np.ndarray
     hardest: np.ndarray  # (n_rows) int32: the best irrelevant label of each row; -1 = it has none here
+    remembered: np.ndarray  # (n_rows, most of a row) int32: what the pass remembers, ascending, -1 behind
 
     @property
     def n_bytes(self) -> int:
@@ -174,11 +175,12 @@ class LabelShard:
         proposals = new_proposals(rows.label_offsets[mine + 1] - rows.label_offsets[mine], settings)
         settings = settings._replace(noise_key=settings.noise_key + np.uint64(start))
         learner, noise = self.trainer.learner, self.trainer.noise
+        remembered = self.trainer.remembered_of(start, len(rows.offsets) - 1)
         claimed, max_labels = np.zeros(1, np.int64), int(np.diff(proposals.pos_offsets).max(initial=0))
 
         def work(thread: int) -> None:
             buffers = new_work(len(self.labels), n_negatives(settings), max_labels, n_weak=settings.n_weak)
-            label_shards.propose_rows(rows, mine, learner, settings, noise, buffers, claimed, proposals)
+            label_shards.propose_rows(rows, mine, learner, settings, noise, buffers, claimed, remembered, proposals)
 
         run_team(self.n_threads, work)
         return Answer(proposals, time.perf_counter() - began)
@@ -190,9 +192,13 @@ class LabelShard:
         # Ray's arrays are read-only: other types, for which numba would compile.
         steps = [np.array(each) for each in pairs[:3]]
         run_team(n_threads, lambda thread: label_shards.apply_rows(thread, n_threads, rows, order, learner, *steps))
-        remembered = self.trainer.hardest_of(start, len(rows.offsets) - 1)
-        if len(remembered):
-            remembered[order] = pairs.hardest
+        hardest = self.trainer.hardest_of(start, len(rows.offsets) - 1)
+        if len(hardest):
+            hardest[order] = pairs.hardest
+        if self.position.settings.n_remembered:
+            remembered = self.trainer.remembered_of(start, len(rows.offsets) - 1)
+            remembered[order] = -1
+            remembered[order, : pairs.remembered.shape[1]] = pairs.remembered
         step_clock(learner.clock, self.position.settings.averaging)
 
     def replay(self, batches: Sequence[Pairs]) -> None:

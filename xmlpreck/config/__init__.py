@@ -196,6 +196,13 @@ class TrainConfig:
         1,
         MAX_K,
     )
+    remember: int = setting(
+        0,
+        "after two passes score only a row's labels and this many of its hardest negatives in the second, which saves "
+        "most of the time where labels are many; 0 = all labels in every pass",
+        0,
+        MAX_K,
+    )
     widen: bool = setting(
         False, "after two passes let the top negative of each row use the row's features; helps rare labels"
     )

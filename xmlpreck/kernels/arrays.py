@@ -93,18 +93,20 @@ class Settings(NamedTuple):
     label_weights: np.ndarray  # (n_labels): what it counts to miss a label; empty = 1 for every label
     n_hard: int = 0  # best irrelevant labels that the hinge may lower; 0 for the other rules
     n_weak: int = 0  # best ones of those whose turn it is, see EVERY
+    n_remembered: int = 0  # best irrelevant labels of a row that this pass remembers, see recall.py
+    recalls: bool = False  # look at no irrelevant labels but those
     n_frozen: int = 0  # labels with an id below this do not change
     first_block: int = 0  # where these labels begin, if they are a shard of all
 
 
 def n_negatives(settings: Settings) -> int:
     """Count the best irrelevant labels of a row that a pass asks for, at most."""
-    return max(settings.k, settings.n_hard)
+    return max(settings.k, settings.n_hard, settings.n_remembered)
 
 
 def max_pairs(settings: Settings, max_labels: int) -> int:
     """Count the steps of a row at most: of its labels and of irrelevant ones."""
-    return max_labels + n_negatives(settings) + settings.n_weak
+    return max_labels + max(settings.k, settings.n_hard) + settings.n_weak
 
 
 class Work(NamedTuple):
@@ -118,9 +120,9 @@ class Work(NamedTuple):
     block_peaks: np.ndarray  # (n_blocks): highest of all its labels
     pos_labels: np.ndarray  # (max_labels) int32, by descending score
     pos: np.ndarray  # their scores
-    neg_labels: np.ndarray  # (2 k) int32, twice the room for the best, see topk.take_many
+    neg_labels: np.ndarray  # (room_for(k)) int32, see topk.gather_many
     neg: np.ndarray
-    weak_labels: np.ndarray  # (2 n_weak) int32, see topk.take_many
+    weak_labels: np.ndarray  # (room_for(n_weak)) int32
     weak: np.ndarray
 
 
@@ -165,6 +167,11 @@ class Batch(NamedTuple):
     updated: np.ndarray  # (rows of the call) bool
 
 
+def room_for(k: int) -> int:
+    """Return the room in which topk.gather_many finds the k best: twice as many, and a block."""
+    return 2 * k + BLOCK + 1
+
+
 def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.float32, n_weak: int = 0) -> Work:
     """Buffers for one thread: the k best labels of a row that has at most `max_labels` relevant ones."""
     n_blocks = -(-n_labels // BLOCK)
@@ -177,10 +184,10 @@ def new_work(n_labels: int, k: int = 1, max_labels: int = 1, dtype: Any = np.flo
         block_peaks=np.zeros(n_blocks, dtype),
         pos_labels=np.zeros(max(max_labels, 1), np.int32),
         pos=np.zeros(max(max_labels, 1), dtype),
-        neg_labels=np.zeros(2 * k, np.int32),
-        neg=np.zeros(2 * k, dtype),
-        weak_labels=np.zeros(2 * n_weak, np.int32),
-        weak=np.zeros(2 * n_weak, dtype),
+        neg_labels=np.zeros(room_for(k), np.int32),
+        neg=np.zeros(room_for(k), dtype),
+        weak_labels=np.zeros(room_for(n_weak), np.int32),
+        weak=np.zeros(room_for(n_weak), dtype),
     )
 
 

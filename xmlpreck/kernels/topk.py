@@ -104,6 +104,16 @@ def sort_best_first(scores, labels, n):
 
 
 @kernel
+def keep_best(scores, labels, n, k):
+    """Sort the k best of the first n to the front; returns how many these are."""
+    if n > k:
+        _select(scores, labels, n, k)
+        n = k
+    sort_best_first(scores, labels, n)
+    return n
+
+
+@kernel
 def _take_unopened(k, n_labels, work, top, top_labels, n):
     """Insert labels of unopened blocks, whose score is 0, where the n best so far leave room among the k best."""
     if work.counts[1] < len(work.opened) and (n < k or top[k - 1] <= 0):
@@ -152,7 +162,7 @@ def _highest_by_turn(typing_context, scores, first, peaks, i):
 
 
 @kernel
-def _find_peaks(work):
+def find_peaks(work):
     """Find the highest scores of each opened block, see _highest_by_turn."""
     for i in range(work.counts[1]):
         work.block_peaks[i] = _highest_by_turn(work.scores, np.int64(work.blocks[i]) * BLOCK, work.peaks, i)
@@ -162,54 +172,67 @@ def _find_peaks(work):
 def _bound_by_peaks(k, least, peaks, n_peaks, highest):
     """Return a score that at least k labels reach, or `least` if it is higher: the k-th highest peak.
 
-    `highest` has room for k scores.
+    `highest` has room for k scores, and becomes a heap of the highest peaks, with the least of them in front.
     """
     n = 0
     bound = least
     for i in range(n_peaks):
-        if peaks[i] <= bound:
+        peak = peaks[i]
+        if peak <= bound:
             continue
-        n = min(n, k - 1)
-        j = n
-        while j > 0 and highest[j - 1] < peaks[i]:
-            highest[j] = highest[j - 1]
-            j -= 1
-        highest[j] = peaks[i]
-        n += 1
+        if n < k:
+            j = n
+            n += 1
+            while j > 0 and highest[(j - 1) // 2] > peak:
+                highest[j] = highest[(j - 1) // 2]
+                j = (j - 1) // 2
+        else:
+            j = 0
+            while 2 * j + 1 < k:
+                child = 2 * j + 1
+                if child + 1 < k and highest[child + 1] < highest[child]:
+                    child += 1
+                if highest[child] >= peak:
+                    break
+                highest[j] = highest[child]
+                j = child
+        highest[j] = peak
         if n == k:
-            bound = highest[k - 1]
+            bound = highest[0]
     return bound
 
 
 @kernel
-def take_many(k, least, turn, every, peaks, n_labels, work, top, top_labels):
-    """Fill the k best of the labels in opened blocks with label % every == turn and a score of `least` or more.
+def gather_many(k, least, turn, every, peaks, n_labels, work, top, top_labels):
+    """Fill, in any order, the k best of the labels in opened blocks with label % every == turn and a score >= `least`.
 
     Returns how many there are. Blocks are passed over by their `peaks`, the highest score of such a label in each.
-    `top` and `top_labels` have room for 2 k.
+    `top` and `top_labels` have room for arrays.room_for(k). A label is written before its score is looked at, without a
+    branch that a processor would guess wrong.
     """
     scores = work.scores
     least = _bound_by_peaks(k, least, peaks, work.counts[1], top)
-    n = 0
-    least_label = n_labels
+    n, least_label = np.uint32(0), n_labels
     for i in range(work.counts[1]):
         if peaks[i] < least:
             continue
         first = work.blocks[i] * BLOCK
         bound = _bound(first, least, least_label, scores)
-        label = first + turn
-        while label < first + BLOCK:
-            if scores[label] >= bound:
-                top[n], top_labels[n] = scores[label], label
-                n += 1
-                if n == 2 * k:
-                    _select(top, top_labels, n, k)
-                    n, least, least_label = k, top[k - 1], top_labels[k - 1]
-                    bound = _bound(label, least, least_label, scores)
-            label += every
+        for label in range(np.uint32(first + turn), np.uint32(first + BLOCK), np.uint32(every)):
+            top[n], top_labels[n] = scores[label], label
+            n = np.uint32(n + (scores[label] >= bound))
+        if n > 2 * k:
+            _select(top, top_labels, np.int64(n), k)
+            n, least, least_label = np.uint32(k), top[k - 1], top_labels[k - 1]
     if n > k:
-        _select(top, top_labels, n, k)
-        n = k
+        _select(top, top_labels, np.int64(n), k)
+    return min(np.int64(n), k)
+
+
+@kernel
+def take_many(k, least, turn, every, peaks, n_labels, work, top, top_labels):
+    """Do what gather_many does, and sort the k best; returns how many these are."""
+    n = gather_many(k, least, turn, every, peaks, n_labels, work, top, top_labels)
     sort_best_first(top, top_labels, n)
     return n
 
@@ -260,7 +283,7 @@ def split_labels(relevant, n_best, n_labels, work):
     """
     _take_relevant(relevant, work)
     if n_best > MANY:
-        _find_peaks(work)
+        find_peaks(work)
         return _take_best(n_best, n_labels, work)
     return take_top(n_best, n_labels, work, work.neg, work.neg_labels)
 
@@ -272,7 +295,7 @@ def split_with_weak(relevant, n_best, turn, n_weak, n_labels, work):
     Returns both numbers.
     """
     _take_relevant(relevant, work)
-    _find_peaks(work)
+    find_peaks(work)
     above_zero = work.weak.dtype.type(ABOVE_ZERO)
     peaks = work.peaks[:, turn]
     found = take_many(n_weak, above_zero, turn, EVERY, peaks, n_labels, work, work.weak, work.weak_labels)

@@ -12,7 +12,6 @@ from xmlpreck.kernels.arrays import (
     BLOCK,
     ELAPSED,
     EVERY,
-    FEATURE_GROUPS,
     N_COUNTERS,
     PARTS_DONE,
     PARTS_TAKEN,
@@ -35,54 +34,16 @@ from xmlpreck.kernels.dense import (
     score_tile,
 )
 from xmlpreck.kernels.hashing import mix
+from xmlpreck.kernels.marks import new_marks
+from xmlpreck.kernels.recall import new_recalled, remember, split_recalled
 from xmlpreck.kernels.rules import choose_row, count_hardest
 from xmlpreck.kernels.scoring import begin_row, open_at, perturb, score_row
-from xmlpreck.kernels.search import lower_bound_near
+from xmlpreck.kernels.steps import apply_steps
 from xmlpreck.kernels.threads import fetch, fetch_add, ring, wait_until
 from xmlpreck.kernels.topk import split_labels, split_with_weak
 
 # Below this scale the weights are multiplied out, so that float32 never overflows under a small radius.
 MIN_SCALE = 1e-3
-
-
-@kernel
-def apply_steps(part, n_parts, features, values, elapsed, learner, labels, steps, n_frozen):
-    """weights[f, l] += step_l * x_f * feature_steps[f] within the support, for one part of the features.
-
-    The sums of the lazy average take `elapsed` times as much. A part is a range of groups of features, group =
-    f % FEATURE_GROUPS. Labels ascend; those with an id below n_frozen do not change.
-    """
-    first_group, last_group = part * FEATURE_GROUPS // n_parts, (part + 1) * FEATURE_GROUPS // n_parts
-    weights, scored_rows = learner.weights, learner.scored.dense_rows
-    for i in range(len(features)):
-        f = features[i]
-        group = f % FEATURE_GROUPS
-        if group < first_group or group >= last_group:
-            continue
-        d = weights.dense_of[f]
-        grown = 0.0
-        p, stop = weights.offsets[f], weights.offsets[f + 1]
-        value = values[i] * learner.feature_steps[f]
-        for j in range(len(labels)):  # no slices: they contend on atomic reference counts
-            label, step = labels[j], steps[j] * value
-            if label < n_frozen:
-                continue
-            if d >= 0:
-                if learner.dense_mask[d, label >> 3] >> (label & 7) & 1:
-                    grown += (2 * weights.dense_rows[d, label] + step) * step
-                    weights.dense_rows[d, label] += step
-                    scored_rows[d, label] = as_stored(weights.dense_rows[d, label], scored_rows)
-                    if elapsed != 0:  # before averaging begins, a third of the memory is not touched
-                        learner.dense_sums[d, label] += elapsed * step
-            else:
-                p = lower_bound_near(weights.labels, p, stop, label)
-                if p == stop:
-                    break
-                if weights.labels[p] == label:
-                    grown += (2 * weights.values[p] + step) * step
-                    weights.values[p] += step
-                    learner.sums[p] += elapsed * step
-        learner.norms[group] += grown
 
 
 @kernel
@@ -96,6 +57,7 @@ def _relevance_of(row, rows):
 @kernel
 def add_centroids(thread, n_threads, rows, learner, shares):
     """Let every row x take the step shares[l] * r of each of its labels l, of relevance r, see apply_steps."""
+    marks = new_marks(learner.weights.dense_rows.shape[1])
     for row in range(len(rows.offsets) - 1):
         first, last = rows.offsets[row], rows.offsets[row + 1]
         relevant = rows.labels[rows.label_offsets[row] : rows.label_offsets[row + 1]]
@@ -103,7 +65,16 @@ def add_centroids(thread, n_threads, rows, learner, shares):
         if len(rows.relevance) > 0:
             steps *= _relevance_of(row, rows)
         apply_steps(
-            thread, n_threads, rows.features[first:last], rows.values[first:last], 0.0, learner, relevant, steps, 0
+            thread,
+            n_threads,
+            rows.features[first:last],
+            rows.values[first:last],
+            0.0,
+            learner,
+            relevant,
+            steps,
+            0,
+            marks,
         )
 
 
@@ -166,7 +137,10 @@ def split_scores(row, relevant, n_best, settings, n_labels, work):
 
 
 @kernel
-def _choose_batch(start, size, at, n_shared, claim, rows, order, learner, settings, noise, work, tile, batch, hardest):
+def _choose_batch(
+    start, size, at, n_shared, claim, rows, order, learner, settings, noise, work, tile, batch, hardest, remembered,
+    recalled, marks,
+):  # fmt: skip
     """Phase 1: take rows until there are none, score them with the weights of the batch's start, choose the steps."""
     n_labels = learner.scored.dense_rows.shape[1]
     # If the batch has ended meanwhile these are of another, but then there is no row to take.
@@ -185,13 +159,20 @@ def _choose_batch(start, size, at, n_shared, claim, rows, order, learner, settin
             n_hard = count_hardest(len(relevant), settings.n_hard)
             n_best = max(min(settings.k, len(relevant)), settings.n_lowered, n_hard)
             n_neg, n_weak = 0, 0
-            if len(relevant) > 0:
+            if len(relevant) > 0 and settings.recalls:
+                n_neg, n_weak = split_recalled(
+                    row, rows, relevant, remembered[row], n_best, learner.scored, scale, settings, noise, work,
+                    recalled, marks,
+                )  # fmt: skip
+            elif len(relevant) > 0:
                 if n_shared > 0:
                     load_row(slot - first_slot, n_labels, tile, work)
                     adjust_scores(row, scale, settings, noise, work)
                 else:
                     score_for_choice(row, rows, relevant, learner.scored, scale, settings, noise, work)
                 n_neg, n_weak = split_scores(row, relevant, n_best, settings, n_labels, work)
+            if settings.n_remembered > 0 and len(relevant) > 0:
+                remember(n_labels, settings.n_weak > 0, work, recalled, remembered[row])
             if len(hardest) > 0:
                 hardest[row] = work.neg_labels[0] if n_neg > 0 else -1
             choose_row(
@@ -203,7 +184,7 @@ def _choose_batch(start, size, at, n_shared, claim, rows, order, learner, settin
 
 
 @kernel
-def _apply_batch(start, size, at, n_parts, n_shared, rows, order, learner, settings, batch):
+def _apply_batch(start, size, at, n_parts, n_shared, rows, order, learner, settings, batch, marks):
     """Phase 2: take parts of the features until there are none, and apply all steps of the batch to them in row order.
 
     Who does the last part also sets the clock for the next batch.
@@ -220,6 +201,7 @@ def _apply_batch(start, size, at, n_parts, n_shared, rows, order, learner, setti
                 apply_steps(
                     part, n_parts, rows.features[first:last], rows.values[first:last], learner.clock[ELAPSED], learner,
                     batch.pair_labels[slot, :n_pairs], batch.pair_steps[slot, :n_pairs], settings.n_frozen,
+                    marks,
                 )  # fmt: skip
         if n_shared > 0:
             elapsed = learner.clock[ELAPSED]
@@ -246,24 +228,26 @@ def _end_batch(learner, settings):
 
 
 @kernel
-def train_rows(n_parts, rows, order, learner, settings, noise, work, batch, hardest):
+def train_rows(n_parts, rows, order, learner, settings, noise, work, batch, hardest, remembered):
     """Train on rows[order] in synchronous batches; every thread of the team calls this.
 
     Phase 1 of a batch is dealt out by rows, phase 2 by n_parts parts of the features: each weight has one writer.
     Threads take work as they come, and wait until all work is done, not for each other: one without a core holds up
     what it has in hand and nothing else, and finds no work left in batches that end meanwhile.
-    `hardest`, unless it is empty, gets the best irrelevant label of each row; -1 = there is none.
+    `hardest`, unless it is empty, gets the best irrelevant label of each row; -1 = there is none. `remembered` has
+    those that a pass remembers or recalls, see recall.py.
     Once all batch.counters are STOPPED no work is left: all threads return within a row or part, and the learner must
     not be used any more.
     """
     batch_rows = len(batch.n_pairs)
     n_batches = -(-len(order) // batch_rows)
     n_shared = count_shared(rows, order, 0, len(order), learner.scored)
-    if n_shared < MIN_SHARED or batch_rows < MIN_TILE_ROWS:
+    if n_shared < MIN_SHARED or batch_rows < MIN_TILE_ROWS or settings.recalls:
         n_shared = 0
     # A batch of 32 for one thread, half of it for each of two; fewer than 8 rows take as long as 8.
     claim = max(TILE_ROWS // max(n_parts // 2, 1), GROUP_ROWS) if n_shared > 0 else 1
     tile = new_tile(n_shared, len(work.opened), work.scores)
+    recalled, marks = new_recalled(remembered, work), new_marks(learner.weights.dense_rows.shape[1])
     while True:
         number = fetch(batch.counters, BATCHES_DONE)
         if number >= n_batches:
@@ -271,8 +255,9 @@ def train_rows(n_parts, rows, order, learner, settings, noise, work, batch, hard
         start, at = number * batch_rows, N_COUNTERS * (number + 1)
         size = min(batch_rows, len(order) - start)
         _choose_batch(
-            start, size, at, n_shared, claim, rows, order, learner, settings, noise, work, tile, batch, hardest
-        )
+            start, size, at, n_shared, claim, rows, order, learner, settings, noise, work, tile, batch, hardest,
+            remembered, recalled, marks,
+        )  # fmt: skip
         wait_until(batch.counters, at + ROWS_DONE, size, batch.bell)
-        _apply_batch(start, size, at, n_parts, n_shared, rows, order, learner, settings, batch)
+        _apply_batch(start, size, at, n_parts, n_shared, rows, order, learner, settings, batch, marks)
         wait_until(batch.counters, BATCHES_DONE, number + 1, batch.bell)

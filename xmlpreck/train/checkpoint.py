@@ -20,7 +20,7 @@ KEPT = 2
 TRIES = 100  # at a folder that other runs delete as they end
 LOCK, ABOUT, HASHES = "lock", "checkpoint.json", "sha256.json"
 # What training changes, of one machine or (part-00000.*) of a shard of the labels on a cluster.
-_ARRAYS = "dense_rows values dense_sums sums clock norms hardest"
+_ARRAYS = "dense_rows values dense_sums sums clock norms hardest remembered"
 _OWN_NAME = re.compile(rf"{re.escape(ABOUT)}|{re.escape(HASHES)}|(part-\d{{5,}}\.)?({'|'.join(_ARRAYS.split())})\.npy")
 
 

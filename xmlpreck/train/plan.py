@@ -14,9 +14,14 @@ from xmlpreck.model import bytes_a_weight
 from xmlpreck.model.layout import have_dense_rows
 from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.support import Cut
-from xmlpreck.train.trainer import WIDENED_PASS, TrainingError
+from xmlpreck.train.trainer import REMEMBERED_PASS, WIDENED_PASS, TrainingError
 
-FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers")  # whatever the number of weights
+FIXED_PARTS = (
+    "libraries and loaded rows",
+    "rows being read",
+    "buffers",
+    "remembered negatives",
+)  # whatever the number of weights
 TUNING_PART = "more while tuning"
 KEY_BYTES = 24  # a possible new weight, while those that are new are found: keys of 8 bytes, in order, each once
 FREE_SHARE = 0.8  # of the free memory, where no limit is given
@@ -97,6 +102,8 @@ def plan_run(
         n_weights, n_sparse = n_weights + n_new, n_sparse + n_new_sparse
     averages = (n_sparse + cells) * value
     scored_cell = 2 if value == 4 else 0  # the cells of dense rows once more, in bfloat16, to score with
+    n_remembered = min(config.remember, rows.n_labels) if config.epochs > REMEMBERED_PASS else 0
+    remembered = rows.n_rows * n_remembered * support.labels.itemsize
     steps = config.batch_rows * ((min(config.k, rows.n_labels) + rows.max_labels) * entry + 8)  # of a batch
     # Beside the weights and averages are in memory, one after the other: the support from which they are laid out (when
     # there are no averages yet); copies of the weights, to score held-out rows; what a wider support is made from; the
@@ -113,6 +120,7 @@ def plan_run(
         "averages": averages,
         "rows being read": rows.streamed_bytes,
         "buffers": config.n_threads * rows_scored * rows.n_labels * value + steps,
+        "remembered negatives": remembered,
         "copies": max(laying_out, scoring, widening, finishing, 0),
     }
     return Plan(
@@ -122,7 +130,7 @@ def plan_run(
         n_weights,
         n_dense,
         parts,
-        checkpoint_bytes=2 * averages,
+        checkpoint_bytes=2 * averages + remembered,
         model_bytes=n_weights * bytes_a_weight(support) + support.offsets.nbytes + _names_bytes(rows),
         limit_bytes=limit,
     )

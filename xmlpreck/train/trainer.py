@@ -43,6 +43,10 @@ NEW_CLOCK = (0.0, 1.0, 0.0, 0.0)  # steps, scale, elapsed, averaged
 # pass, by the scores that rows start with, gain nothing (docs/tuning.md).
 WIDENED_PASS = 3
 
+# The pass of each member whose hardest negatives are remembered, with `remember`: after one pass only, they are still
+# those of the first weights (docs/tuning.md).
+REMEMBERED_PASS = 2
+
 # Rows between two returns to Python: the progress bar moves, Ctrl-C is heard.
 ROWS_A_CALL = 4096
 
@@ -56,6 +60,7 @@ LOOKED_AT = 1 << 22
 TIMED_ROWS = 1024
 
 NO_LABELS = np.zeros(0, np.int32)
+NOT_REMEMBERED = np.zeros((0, 0), np.int32)
 
 
 class TrainingError(InputError):
@@ -80,6 +85,7 @@ class Trainer:
         self.learner = new_learner(start, is_dense)
         # With `widen`: the best irrelevant label of each row (-1 = none) in the pass before WIDENED_PASS.
         self.hardest = np.zeros(0, np.int32)
+        self.remembered = NOT_REMEMBERED  # with `remember`: the hardest negatives of each row, see kernels/recall.py
         self.is_wide = False  # may these labels use the features of these rows?
         self.is_torn = False  # was a call of the kernels interrupted, so that some weights have steps that others lack?
 
@@ -102,10 +108,13 @@ class Trainer:
         )
 
     def prepare_pass(self, rows: PreparedRows) -> None:
-        """Start the next member, remember the hardest labels in this pass, or make room for them, as is wanted."""
+        """Start the next member, make room for what this pass remembers, or for the hardest labels, as is wanted."""
         number, epochs = self.cursor.number, self.config.epochs
         if 1 < number <= self.config.n_passes and (number - 1) % epochs == 0 and not self.cursor.rows_seen:
             self._start_member(rows)
+        n_remembered = self.pass_settings().n_remembered
+        if n_remembered and self.remembered.shape != (rows.n_rows, n_remembered):
+            self.remembered = np.full((rows.n_rows, n_remembered), -1, np.int32)
         if not self.config.widen or self.is_wide:
             return
         if self.cursor.number == WIDENED_PASS - 1 and not len(self.hardest):
@@ -156,6 +165,10 @@ class Trainer:
         """The part of `hardest` for these rows; empty if it is not recorded, or once there is room for these labels."""
         return self.hardest[:0] if self.is_wide else self.hardest[start : start + n_rows]
 
+    def remembered_of(self, start: int, n_rows: int) -> np.ndarray:
+        """The part of `remembered` for these rows."""
+        return self.remembered[start : start + n_rows] if len(self.remembered) else NOT_REMEMBERED
+
     def favour_tail(self, label_counts: np.ndarray, n_rows: int) -> None:
         """With favour = tail, let labels count by their tail_weights in every pair."""
         if self.config.favour != "tail":
@@ -205,7 +218,8 @@ class Trainer:
             for start, block, order in shuffled_blocks(rows, self.config.seed, cursor):
                 # A row's noise depends on its index among all rows, not on the block that it came in.
                 here = settings._replace(noise_key=settings.noise_key + np.uint64(start))
-                self.train_block(block, order, here, self.hardest_of(start, len(order)), bar.update, pause)
+                kept = self.hardest_of(start, len(order)), self.remembered_of(start, len(order))
+                self.train_block(block, order, here, *kept, bar.update, pause)
                 cursor.n_blocks, cursor.n_rows = cursor.n_blocks + 1, 0
         self.check_finite()
         self.n_passes = cursor.number
@@ -217,6 +231,7 @@ class Trainer:
         order: np.ndarray,
         settings: Settings,
         hardest: np.ndarray = NO_LABELS,
+        remembered: np.ndarray = NOT_REMEMBERED,
         done: Callable[[int], Any] = lambda n_rows: None,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
@@ -235,8 +250,9 @@ class Trainer:
 
             def work(thread: int, part: np.ndarray = part, batch: Batch = batch) -> None:
                 training.train_rows(
-                    n_parts, rows, part, self.learner, settings, self.noise, works[thread], batch, hardest
-                )
+                    n_parts, rows, part, self.learner, settings, self.noise, works[thread], batch, hardest,
+                    remembered,
+                )  # fmt: skip
 
             def stop(batch: Batch = batch) -> None:
                 batch.counters.fill(STOPPED)
@@ -261,7 +277,8 @@ class Trainer:
             "clock": learner.clock,
             "norms": learner.norms,
         }
-        return arrays | ({"hardest": self.hardest} if len(self.hardest) else {})
+        kept = {"hardest": self.hardest, "remembered": self.remembered}
+        return arrays | {name: array for name, array in kept.items() if len(array)}
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -276,6 +293,8 @@ class Trainer:
     def restore(self, cursor: Cursor, arrays: dict[str, np.ndarray], rows: PreparedRows) -> None:
         """Go on from the `state` of a trainer of the same rows and settings, which had come to this cursor."""
         self.cursor = cursor
+        if "remembered" in arrays:
+            self.remembered = np.full((rows.n_rows, min(self.config.remember, self.n_labels)), -1, np.int32)
         if "hardest" in arrays:
             self.hardest = np.full(rows.n_rows, -1, np.int32)
             self._take_over("hardest", arrays)
@@ -288,7 +307,7 @@ class Trainer:
         mine, saved = self.state().get(name), arrays.get(name)
         if mine is None or saved is None or (saved.shape, saved.dtype) != (mine.shape, mine.dtype):
             raise TrainingError(f"the checkpoint's {name} is not of this model: other data or settings made it")
-        if not _are_legal(name, saved.reshape(-1), self.n_labels):
+        if not _are_legal(name, saved, self.n_labels):
             raise TrainingError(f"the checkpoint's {name} has a value that no run has: delete it to start over")
         mine[...] = saved
 
@@ -353,8 +372,12 @@ def time_pass(support: Weights, rows: PreparedRows, config: TrainConfig) -> floa
 
 def _are_legal(name: str, saved: np.ndarray, n_labels: int) -> bool:
     """Whether an array of a checkpoint has only values that the kernels can take: labels are indices into memory."""
-    if name == "hardest":
-        return not len(saved) or bool(saved.min() >= -1 and saved.max() < n_labels)
+    if name in ("hardest", "remembered") and saved.size and not (saved.min() >= -1 and saved.max() < n_labels):
+        return False
+    if name == "remembered":  # ascending in each row, -1 at the end
+        before, after = saved[:, :-1], saved[:, 1:]
+        return bool(((before < after) | (after < 0)).all())
+    saved = saved.reshape(-1)
     parts = range(0, len(saved), LOOKED_AT)
     is_finite = all(np.isfinite(saved[start : start + LOOKED_AT]).all() for start in parts)
     return is_finite and (name != "clock" or bool((saved >= 0).all() and saved[SCALE] > 0))
@@ -370,6 +393,7 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
     member = min((number - 1) // config.epochs, len(config.rules) - 1)
     config, of_member = config.of_member(member), number - config.epochs * member
     k = min(config.k, n_labels)  # no row has more, and buffers are as large
+    remember = min(config.remember, n_labels)
     n_hard = min(config.negatives, n_labels) if config.algo == "hinge" else 0
     return Settings(
         rule=RULES[config.algo],
@@ -382,6 +406,8 @@ def pass_settings(config: TrainConfig, number: int, n_labels: int, label_weights
         averaging=config.average_from > 0 and of_member >= min(config.average_from, config.epochs),
         noise_key=np.random.default_rng([config.seed, number, 1]).integers(2**63, dtype=np.uint64),
         label_weights=label_weights,
+        n_remembered=remember if of_member == REMEMBERED_PASS < config.epochs else 0,
+        recalls=remember > 0 and of_member > REMEMBERED_PASS,
         n_hard=min(n_hard, HARDEST),
         n_weak=n_hard // EVERY if n_hard > MIN_HARDEST else 0,
     )

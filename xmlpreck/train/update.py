@@ -1,6 +1,7 @@
 """Going on from a finished model: new rows, new labels, new features."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +40,8 @@ def update(
     start = widen(
         all_sparse(scorer.weights), scorer.n_features, source.n_features, source.n_labels, scorer.rows.bias > 0
     )
-    trainer = Trainer(start, config.train.of_member(-1))
+    alone = replace(config.train.of_member(-1), remember=0)  # nothing is remembered of new rows
+    trainer = Trainer(start, alone)
     trainer.n_frozen = scorer.n_labels if freeze else 0
     survey = Survey()
     trainer.grow(rows, survey.add)
