@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+OUT_OF_SIGHT = -1e9  # the score of a label that a row is not compared with
+
 
 def ranked(s, items):
     return sorted(items, key=lambda i: (-s[i], i))
@@ -217,7 +219,7 @@ def idf_steps(X, power):
 def spread_out(c, s, y, k):
     """What c lowers, in equal parts on the k best irrelevant labels (all there are, if fewer): same sum."""
     total = -c[c < 0].sum()
-    irrelevant = [label for label in sorted(range(len(s)), key=lambda label: (-s[label], label)) if not y[label]]
+    irrelevant = [label for label in negatives(s, y) if s[label] > OUT_OF_SIGHT / 2]
     c = np.where(c > 0, c, 0.0)
     if total > 0:
         c[irrelevant[:k]] = -total / len(irrelevant[:k])
@@ -247,9 +249,6 @@ def eta_at(eta, decay, t, pass_number, n_passes):
     if decay == "linear":
         return eta - (pass_number - 1) * eta / n_passes
     return {"constant": eta, "sqrt": eta / math.sqrt(t)}[decay]
-
-
-OUT_OF_SIGHT = -1e9  # the score of a label that a row is not compared with
 
 
 def hardest_label(s, y):

@@ -67,6 +67,7 @@ def dataset(seed=3, **sizes):
         {"heldout": 0.2, "prune": 0.05, "average_from": 3},
         {"radius": 0.6, "batch_rows": 1, "average_from": 0},
         {"widen": True, "average_from": 1, "idf": 1.0},
+        {"remember": 6, "average_from": 1, "epochs": 4},
     ],
     ids=lambda train: "-".join(train),
 )
@@ -462,6 +463,11 @@ WRONG_ARRAYS = {
     "hardest of other labels": ("hardest", put(0, 2**30)),
     "hardest below -1": ("hardest", put(0, -(2**31))),
     "hardest of other rows": ("hardest", lambda array: array[:5]),
+    "remembered of other labels": ("remembered", put(0, 2**30)),
+    "remembered below -1": ("remembered", put(0, -7)),
+    "remembered twice": ("remembered", lambda array: np.full_like(array, 4)),
+    "remembered of other rows": ("remembered", lambda array: array[:5]),
+    "fewer remembered": ("remembered", lambda array: array[:, :2]),
 }
 
 
@@ -469,7 +475,7 @@ WRONG_ARRAYS = {
 def test_a_wrong_array_of_a_checkpoint_is_refused(tmp_path, monkeypatch, what):
     """Some are indices into memory: the kernels would follow them anywhere."""
     data, checkpoints = dataset(), Checkpoints(tmp_path / "m")
-    config = settings(widen=True)
+    config = settings(widen=True, remember=6)
     monkeypatch.setattr("xmlpreck.model.layout.DENSE_SHARE", 0)
     interrupt(data, config, checkpoints, 7)
     change_array(checkpoints.last().folder, *WRONG_ARRAYS[what])

@@ -51,7 +51,13 @@ SECONDS = 600  # after which a wait counts as hung
 
 
 def configure(bias=0.0, **train):
-    few = {"epochs": 3 if train.get("widen") else 2, "k": 3, "batch_rows": 8, "block_rows": 40, "threads": 1}
+    few = {
+        "epochs": 3 if train.get("widen") or train.get("remember") else 2,
+        "k": 3,
+        "batch_rows": 8,
+        "block_rows": 40,
+        "threads": 1,
+    }
     return RunConfig(RowsConfig(bias=bias), TrainConfig(**few | train))
 
 
@@ -164,17 +170,22 @@ def test_merged_choice_equals_the_reference(seed, algo, k, spread, tail, fading)
     scores = rng.normal(size=8).astype(np.float32)[rng.integers(0, 8, (n_rows, n_labels))]
     relevance = rng.random((n_rows, n_labels)) < rng.choice([0.0, 2 / n_labels, 0.1], (n_rows, 1))
     ranges = draw_ranges(rng, n_labels)
-    config = TrainConfig(algo=algo, k=k, eta=0.3, spread=spread, decay="sqrt" if fading else "constant")
+    decay = "sqrt" if fading else "constant"
+    config = TrainConfig(algo=algo, k=k, eta=0.3, spread=spread, decay=decay, epochs=3, remember=k)
     weights = rng.uniform(0.5, 2, n_labels).astype(np.float32) if tail else np.zeros(0, np.float32)
     n_before = int(rng.integers(0, 50))
     eta = 1.0 if not algo.startswith("sgd") else 0.3 / np.sqrt(n_before + 1) if fading else 0.3
 
     proposals = [propose(scores, relevance, k, labels) for labels in ranges]
-    chosen = merging.choose(proposals, pass_settings(config, 1, n_labels, weights), n_before)
+    chosen = merging.choose(proposals, pass_settings(config, 2, n_labels, weights), n_before)
     batch = chosen.batch
     assert chosen.n_labels_of.tolist() == relevance.sum(axis=1).tolist()
     hardest = [reference.hardest_label(*row) for row in zip(scores, relevance, strict=True)]
     assert chosen.hardest.tolist() == [-1 if label is None else label for label in hardest]
+    remembered = [
+        sorted([label for label in reference.negatives(s, y) if s[label] > 0][: k if y.any() else 0])
+        for s, y in zip(scores, relevance, strict=True)
+    ]
     found = np.zeros((n_rows, n_labels))
     for labels, pairs in zip(ranges, merging.split_pairs([chosen], ranges), strict=True):
         rows = np.repeat(np.arange(n_rows), np.diff(pairs.offsets))
@@ -182,6 +193,8 @@ def test_merged_choice_equals_the_reference(seed, algo, k, spread, tail, fading)
         found[rows, labels.start + pairs.labels] += pairs.steps
         here = [label - labels.start if label in labels else -1 for label in chosen.hardest]
         assert pairs.hardest.tolist() == here
+        kept = [[labels.start + label for label in row if label >= 0] for row in pairs.remembered]
+        assert kept == [[label for label in row if label in labels] for row in remembered]
     for i, (s, y) in enumerate(zip(scores.astype(float), relevance, strict=True)):
         c = reference.RULES[algo](s, y, k)
         if spread and algo.startswith("sgd"):
@@ -308,6 +321,7 @@ def fit_shards(folder, data, config, n_shards, is_lost=lambda method: False, **s
             "favour": st.sampled_from(["top", "tail"]),
             "decay": st.sampled_from(["constant", "sqrt", "linear"]),
             "widen": st.booleans(),
+            "remember": st.sampled_from([0, 2, 100]),
             "idf": st.sampled_from([0.0, 1.5]),
             "average_from": st.integers(0, 2),
             "batch_rows": st.sampled_from([1, 8, 1000]),
@@ -351,7 +365,7 @@ class Losses:
 
 
 # Two blocks, a checkpoint when some batches were logged, held-out rows: every kind of call, and few of each.
-LOSSY = {"batch_rows": 20, "heldout": 0.2, "tau": 0.4, "prune": 0.01, "decay": "sqrt", "widen": True}
+LOSSY = {"batch_rows": 20, "heldout": 0.2, "tau": 0.4, "prune": 0.01, "decay": "sqrt", "widen": True, "remember": 9}
 
 
 @pytest.fixture
