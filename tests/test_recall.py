@@ -74,10 +74,12 @@ def test_same_bits_for_any_threads_and_blocks(algo):
 
 def test_every_member_remembers_its_own_negatives():
     """The second pass of each looks at all labels, and what the member before it remembered is forgotten."""
-    config = TrainConfig(algo=BOTH, epochs=4, remember=7)
-    seen = [pass_settings(config, number, 100, np.zeros(0)) for number in range(1, 9)]
-    assert [each.n_remembered for each in seen] == [0, 7, 0, 0] * 2
-    assert [each.recalls for each in seen] == [False, False, True, True] * 2
+    for algo, of_second in (("hinge", [0, 7, 0, 0]), (BOTH, [0] * 4)):
+        config = TrainConfig(algo=algo, epochs=4, members=2 if algo == "hinge" else 1, remember=7)
+        seen = [pass_settings(config, number, 100, np.zeros(0)) for number in range(1, 9)]
+        assert [each.n_remembered for each in seen] == [0, 7, 0, 0, *of_second]
+        assert [each.recalls for each in seen[2:6]] == [True, True, False, False]
+        assert seen[7].recalls == (algo == "hinge")
     assert not any(pass_settings(TrainConfig(remember=7, epochs=2), n, 100, np.zeros(0)).n_remembered for n in (1, 2))
     X, Y = draw_rows(seed=1, n_labels=90)
     found, _ = trained(X, Y, TrainConfig(algo="sgd-avg", members=2, epochs=3, k=3, eta=0.4, seed=3, remember=5))
@@ -122,6 +124,10 @@ def test_facts_choose_it_where_labels_are_many(monkeypatch):
     monkeypatch.setattr(facts, "MANY_MORE", 0.5)
     per_row = facts.labels_per_row(survey_of(rows, 1100))
     assert tune(rows, RunConfig())[0].train.remember == round(facts.REMEMBER_A_LABEL * per_row)
+    assert tune(rows, RunConfig(train=TrainConfig(effort="quick")))[0].train.remember == 0  # two passes
+    short = make_dataset(1100, 90, 80, features_per_row=9, labels_per_row=2, seed=5)
+    assert tune(short, RunConfig())[0].train.remember == facts.MIN_REMEMBERED
+    assert tune(short, RunConfig(train=TrainConfig(effort="quick")))[0].train.remember == 0  # SGD@k-avg alone
     given = RunConfig(train=TrainConfig(remember=0), fixed=frozenset({"remember"}))
     assert tune(rows, given)[0].train.remember == 0
     assert tune(rows, RunConfig(rows=RowsConfig(n_dense=90)))[0].train.remember == 0

@@ -198,8 +198,8 @@ class TrainConfig:
     )
     remember: int = setting(
         0,
-        "after two passes score only a row's labels and this many of its hardest negatives in the second, which saves "
-        "most of the time where labels are many; 0 = all labels in every pass",
+        "score all labels in two passes, in later ones (of hinge+sgd-avg: of the hinge) only a row's own and this many "
+        "of its hardest negatives; 0 = all labels in every pass, the slower the more labels there are",
         0,
         MAX_K,
     )
@@ -265,7 +265,8 @@ class TrainConfig:
             return alone
         if algo == "hinge":
             return replace(alone, algo=algo, tau=0.0, spread=False)
-        return replace(alone, algo=algo, eta=self.eta * SGD_SHARE)
+        # Its noise finds negatives among all labels: to recall some costs npm-deps 0.7 points of P@1 (docs/tuning.md).
+        return replace(alone, algo=algo, eta=self.eta * SGD_SHARE, remember=0)
 
     @property
     def n_passes(self) -> int:

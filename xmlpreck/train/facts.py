@@ -14,7 +14,7 @@ from xmlpreck.train.dense_facts import suit_dense_rows
 from xmlpreck.train.emphasis import idf
 from xmlpreck.train.record import Record
 from xmlpreck.train.safety import Safety
-from xmlpreck.train.trainer import WIDENED_PASS
+from xmlpreck.train.trainer import REMEMBERED_PASS, WIDENED_PASS
 
 
 class Effort(NamedTuple):
@@ -47,8 +47,8 @@ SMALL, SMALL_PAIRS, SMALL_MEMBERS = 1_000_000, 50_000_000, 2
 # Values rise with the rarity of their features in tf-idf, and hardly in counts: below this slope, where features differ
 # in rarity by this spread (see rarity_of_values), training scales them by IDF (docs/tuning.md).
 MAX_SLOPE, MIN_SPREAD, IDF = 0.4, 0.3, 1.0
-# Passes after the second look at this many hard negatives for each label of a row, within these bounds, where there are
-# MANY_MORE times as many labels: the scores of fewer labels cost little (docs/tuning.md).
+# Passes of the hinge after the second look at this many hard negatives for each label of a row, within these bounds,
+# where there are MANY_MORE times as many labels: the scores of fewer labels cost little (docs/tuning.md).
 REMEMBER_A_LABEL, MIN_REMEMBERED, MAX_REMEMBERED, MANY_MORE = 16, 64, 300, 32
 CHOSEN = ("algo", "eta", "epochs", "members", "prune", "idf", "remember")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
@@ -122,18 +122,19 @@ class Facts:
         eta = round(float(np.clip(ETA_LABELS / max(labels_per_row(survey), 1), MIN_ETA, MAX_ETA)), 2)
         chosen = {"algo": self.algo, "eta": eta, "epochs": epochs, "members": members, "prune": PRUNE}
         chosen["idf"] = IDF if self.rarity.is_missing else 0.0
-        chosen["remember"] = self._remember(survey)
+        has_later = self._not_given({"epochs": epochs}).get("epochs", self.config.train.epochs) > REMEMBERED_PASS
+        chosen["remember"] = self._remember(survey) if has_later else 0
         if self.algo != "hinge":
             n_labels = max(int(np.count_nonzero(survey.label_counts)), 1)
             has_pass = replace(self.config.train, **self._not_given(chosen)).n_passes >= WIDENED_PASS
             chosen |= {"tau": TAU, "widen": bool(has_pass and survey.label_counts.sum() < FEW_ROWS * n_labels)}
         if self.algo == "sgd-avg":
-            chosen["eta"] = SGD_ETA
+            chosen |= {"eta": SGD_ETA, "remember": 0}  # see TrainConfig.of_member
         chosen = suit_dense_rows(chosen, self.config, survey)
         return self._not_given(chosen)
 
     def _remember(self, survey: Survey) -> int:
-        """Return how many negatives of a row are remembered; 0 of rows with dense features, which few labels suit."""
+        """Return how many negatives of a row are remembered; 0 for rows with dense features: not measured."""
         wanted = round(REMEMBER_A_LABEL * labels_per_row(survey))
         n_remembered = min(max(wanted, MIN_REMEMBERED), MAX_REMEMBERED)
         is_large = np.count_nonzero(survey.label_counts) >= MANY_MORE * n_remembered
