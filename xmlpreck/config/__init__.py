@@ -198,8 +198,7 @@ class TrainConfig:
     )
     remember: int = setting(
         0,
-        "score all labels in two passes, in later ones (of hinge+sgd-avg: of the hinge) only a row's own and this many "
-        "of its hardest negatives; 0 = all labels in every pass, the slower the more labels there are",
+        "passes after the second score only a row's labels and this many hard negatives (not for +sgd-avg); 0 = all",
         0,
         MAX_K,
     )

@@ -53,6 +53,7 @@ class TrainingParameters(BaseEstimator):
     radius: float | None = None
     spread: bool | None = None
     negatives: int | None = None
+    remember: int | None = None
     widen: bool | None = None
     idf: float | None = None
     centroid: float | None = None
