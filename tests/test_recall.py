@@ -119,12 +119,14 @@ def test_scores_of_marked_labels_have_the_bits_of_all(n_wanted):
 
 
 def test_facts_choose_it_where_labels_are_many(monkeypatch):
-    rows = make_dataset(1100, 90, 80, features_per_row=9, labels_per_row=6, seed=5)
+    rows = make_dataset(1100, 90, 80, features_per_row=40, labels_per_row=6, seed=5)
     assert tune(rows, RunConfig())[0].train.remember == 0
     monkeypatch.setattr(facts, "MANY_MORE", 0.5)
     per_row = facts.labels_per_row(survey_of(rows, 1100))
     assert tune(rows, RunConfig())[0].train.remember == round(facts.REMEMBER_A_LABEL * per_row)
     assert tune(rows, RunConfig(train=TrainConfig(effort="quick")))[0].train.remember == 0  # two passes
+    vague = make_dataset(1100, 90, 80, features_per_row=9, labels_per_row=6, seed=5)
+    assert tune(vague, RunConfig())[0].train.remember == 0  # short rows with many labels
     short = make_dataset(1100, 90, 80, features_per_row=9, labels_per_row=2, seed=5)
     assert tune(short, RunConfig())[0].train.remember == facts.MIN_REMEMBERED
     assert tune(short, RunConfig(train=TrainConfig(effort="quick")))[0].train.remember == 0  # SGD@k-avg alone

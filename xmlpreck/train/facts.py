@@ -48,7 +48,8 @@ SMALL, SMALL_PAIRS, SMALL_MEMBERS = 1_000_000, 50_000_000, 2
 # in rarity by this spread (see rarity_of_values), training scales them by IDF (docs/tuning.md).
 MAX_SLOPE, MIN_SPREAD, IDF = 0.4, 0.3, 1.0
 # Passes of the hinge after the second look at this many hard negatives for each label of a row, within these bounds,
-# where there are MANY_MORE times as many labels: the scores of fewer labels cost little (docs/tuning.md).
+# where there are MANY_MORE times as many labels: the scores of fewer labels cost little. Short rows with many labels have
+# too many hard negatives that score alike (docs/tuning.md).
 REMEMBER_A_LABEL, MIN_REMEMBERED, MAX_REMEMBERED, MANY_MORE = 16, 64, 300, 32
 CHOSEN = ("algo", "eta", "epochs", "members", "prune", "idf", "remember")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
@@ -134,11 +135,12 @@ class Facts:
         return self._not_given(chosen)
 
     def _remember(self, survey: Survey) -> int:
-        """Return how many negatives of a row are remembered; 0 for rows with dense features: not measured."""
+        """Return how many negatives of a row are remembered; 0 where that costs P@k, or was not measured."""
         wanted = round(REMEMBER_A_LABEL * labels_per_row(survey))
         n_remembered = min(max(wanted, MIN_REMEMBERED), MAX_REMEMBERED)
         is_large = np.count_nonzero(survey.label_counts) >= MANY_MORE * n_remembered
-        return n_remembered if is_large and not self.config.rows.n_dense else 0
+        is_vague = labels_per_row(survey) >= MANY_LABELS and values_per_row(survey) < MANY_VALUES
+        return n_remembered if is_large and not is_vague and not self.config.rows.n_dense else 0
 
     def _not_given(self, chosen: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in chosen.items() if name not in self.config.fixed}
