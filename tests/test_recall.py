@@ -119,7 +119,7 @@ def test_scores_of_marked_labels_have_the_bits_of_all(n_wanted):
 
 
 def test_facts_choose_it_where_labels_are_many(monkeypatch):
-    rows = make_dataset(1100, 90, 80, features_per_row=40, labels_per_row=6, seed=5)
+    rows = make_dataset(1100, 90, 80, features_per_row=60, labels_per_row=6, seed=5)
     assert tune(rows, RunConfig())[0].train.remember == 0
     monkeypatch.setattr(facts, "MANY_MORE", 0.5)
     per_row = facts.labels_per_row(survey_of(rows, 1100))

@@ -48,8 +48,8 @@ SMALL, SMALL_PAIRS, SMALL_MEMBERS = 1_000_000, 50_000_000, 2
 # in rarity by this spread (see rarity_of_values), training scales them by IDF (docs/tuning.md).
 MAX_SLOPE, MIN_SPREAD, IDF = 0.4, 0.3, 1.0
 # Passes of the hinge after the second look at this many hard negatives for each label of a row, within these bounds,
-# where there are MANY_MORE times as many labels: the scores of fewer labels cost little. Short rows with many labels have
-# too many hard negatives that score alike (docs/tuning.md).
+# where there are MANY_MORE times as many labels: the scores of fewer labels cost little. Short rows with many labels
+# have too many hard negatives that score alike (docs/tuning.md).
 REMEMBER_A_LABEL, MIN_REMEMBERED, MAX_REMEMBERED, MANY_MORE = 16, 64, 300, 32
 CHOSEN = ("algo", "eta", "epochs", "members", "prune", "idf", "remember")
 LISTED = (*CHOSEN, "k", "tau", "spread", "decay", "widen", "negatives")  # where they are given
