@@ -85,6 +85,7 @@ NOT_RUN = {
     "python tools/bench_busy.py --data ../shared/data/bibtex --threads 1 2 4 8 --repeat 7 --patience 60": "takes long",
     "python tools/bench_tail.py --update docs/tail.md": "takes an hour, on real data",
     "python tools/make_theory.py --out docs": "takes half a minute; test_theory.py holds what it draws",
+    "python tools/torture.py --data ../shared/data/man-seealso --rows 5000 --runs 20 --seed 20261119": "takes minutes",
     "python tools/torture.py --data ../shared/data/bibtex --rows 2000 --runs 50 --seed 20261117": "takes minutes",
     "python tools/torture.py --data ../shared/data/bibtex --runs 50 --seed 20261116": "takes minutes, on real data",
     "python tools/fuzz.py --cases 1000000 --seed 20261116": "takes hours",
