@@ -16,12 +16,8 @@ from xmlpreck.train.passes import PreparedRows
 from xmlpreck.train.support import Cut
 from xmlpreck.train.trainer import REMEMBERED_PASS, WIDENED_PASS, TrainingError
 
-FIXED_PARTS = (
-    "libraries and loaded rows",
-    "rows being read",
-    "buffers",
-    "remembered negatives",
-)  # whatever the number of weights
+# As large for any number of weights.
+FIXED_PARTS = ("libraries and loaded rows", "rows being read", "buffers", "remembered negatives")
 TUNING_PART = "more while tuning"
 KEY_BYTES = 24  # a possible new weight, while those that are new are found: keys of 8 bytes, in order, each once
 FREE_SHARE = 0.8  # of the free memory, where no limit is given

@@ -124,6 +124,7 @@ class Trainer:
 
     def _start_member(self, rows: PreparedRows) -> None:
         """Put the weights back to the start. What they were stays in the mean, to which the next passes add theirs."""
+        self.remembered = NOT_REMEMBERED  # of the member before: neither memory nor checkpoints need it any more
         clock = self.learner.clock
         training.multiply_out(self.learner, 0.0, clock[ELAPSED])
         clock[ELAPSED], clock[SCALE] = 0, 1
